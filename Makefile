@@ -1,0 +1,76 @@
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK_ENV := build/lock-env
+CODE := $(wildcard src tests tools bench examples)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Name an interpreter here to use that one and no other: make setup PYTHON=python3.12
+PYTHON ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+# A command of that name may exist and still fail (a pyenv shim of a version that is not active), and a
+# distribution may ship python without venv, so each candidate has to prove itself by running.
+FIND_PYTHON = found=""; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	  then found="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "gapless needs Python 3.11 or newer with the venv module; none of" \
+	    "$(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11) is one." >&2; \
+	  echo "Install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	fi
+
+.PHONY: help setup test lint format demo bench docs lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install the locked tools and the package
+
+$(READY): requirements.lock pyproject.toml
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  $(FIND_PYTHON); \
+	  echo "creating $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test: setup ## run all tests
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: setup ## ruff, formatting and types
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy $(CODE)
+
+format: setup ## let ruff rewrite imports and layout
+	@$(BIN)/ruff check --select I --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+demo: setup ## a group at work, in a minute
+	@$(BIN)/gapless demo
+
+bench: setup ## measure the core
+	@$(BIN)/python bench/core.py
+
+docs: setup ## regenerate the generated parts of the docs and check all links
+	@$(BIN)/python tools/docs.py
+
+lock: ## refresh requirements.lock to the newest versions that fit pyproject.toml
+	@$(FIND_PYTHON); [ -x $(LOCK_ENV)/bin/uv ] || { "$$found" -m venv --clear $(LOCK_ENV) \
+	  && $(LOCK_ENV)/bin/python -m pip --disable-pip-version-check --quiet install uv; }
+	@$(LOCK_ENV)/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --upgrade --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
+
+clean: ## remove everything that can be made again
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

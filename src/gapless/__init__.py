@@ -1,0 +1,3 @@
+"""Gapless: brokerless, reliable, ordered group messaging for Python."""
+
+__version__ = "0.1.0"
