@@ -1,0 +1,1 @@
+"""The pure machine: bytes, time and randomness come in, one ``Ready`` goes out."""

@@ -1,0 +1,305 @@
+"""The window: what is stored of one stream, and the three marks ``low <= delivered <= high``.
+
+One type serves sender and receiver, multicast and unicast. What a window does with a delivered run is its only
+difference: a sender's window keeps it until it is purged (``keep=True``, low = acknowledged by everybody), a receiver's
+window lets it go (low = delivered).
+
+On adding a run: each message is taken that is new and in the acceptance range, low+1 up to the policy's ceiling, and
+whose bytes fit. The rest is refused and counted by reason: ``old`` (at or below low), ``duplicate`` (stored already),
+``far`` (beyond the ceiling), ``full`` (no bytes left). A refused message does not move high.
+
+On taking: runs are handed out from delivered+1 up to the first gap, and delivered moves.
+
+On purging: low moves up to the mark, never past delivered unless forced, and never back.
+
+The bytes of the message that is next in line are always taken: it is handed out at once, and refusing it would stop
+the stream for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gapless.errors import LocalProtocolError
+from gapless.identity import Marks
+
+if TYPE_CHECKING:
+    from gapless.run import Run
+    from gapless.wire.frames import Range
+
+_COMPACT_AT = 64
+
+
+class Policy(Protocol):
+    """How far ahead of its marks a window accepts messages."""
+
+    def ceiling(self, low: int, delivered: int) -> int:
+        """Return the highest seqno that is accepted."""
+        ...
+
+
+class Fixed(NamedTuple):
+    """Exactly ``capacity`` messages: low+1 .. low+capacity."""
+
+    capacity: int
+
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for both policies
+        """Return low + capacity."""
+        return low + self.capacity
+
+
+class Growing(NamedTuple):
+    """As many messages as come, but no seqno further than ``far_limit`` ahead of what was delivered."""
+
+    far_limit: int
+
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for both policies
+        """Return delivered + far_limit."""
+        return delivered + self.far_limit
+
+
+class Added(NamedTuple):
+    """What became of the messages of a run, in numbers."""
+
+    accepted: int
+    duplicate: int = 0
+    old: int = 0
+    far: int = 0
+    full: int = 0
+
+
+Snapshot = tuple[int, int, int, int | None, tuple["Run", ...]]
+
+
+class Window:
+    """Runs of one stream between ``low`` and the ceiling of its policy."""
+
+    __slots__ = ("_firsts", "_head", "_runs", "delivered", "high", "keep", "low", "max_bytes", "policy", "stored_bytes")
+
+    def __init__(self, policy: Policy, *, offset: int = 0, keep: bool = False, max_bytes: int | None = None) -> None:
+        self.policy = policy
+        self.keep = keep
+        self.max_bytes = max_bytes
+        self.low = self.delivered = self.high = offset
+        self.stored_bytes = 0
+        self._runs: list[Run] = []
+        self._firsts: list[int] = []
+        self._head = 0
+
+    @property
+    def marks(self) -> Marks:
+        """The three marks."""
+        return Marks(self.low, self.delivered, self.high)
+
+    @property
+    def ceiling(self) -> int:
+        """The highest seqno that is accepted now."""
+        return self.policy.ceiling(self.low, self.delivered)
+
+    @property
+    def stored(self) -> int:
+        """How many messages are stored."""
+        return sum(run.count for run in self._runs[self._head :])
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The stored runs in order of seqno."""
+        return tuple(self._runs[self._head :])
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether a message below high is missing behind what can be delivered."""
+        return self.deliverable < self.high
+
+    @property
+    def deliverable(self) -> int:
+        """The end of the consecutive stretch after delivered (I-02)."""
+        end = self.delivered
+        at = self._index(end + 1)
+        while at < len(self._runs) and self._runs[at].first <= end + 1:
+            end = max(end, self._runs[at].last)
+            at += 1
+        return end
+
+    def room(self) -> int:
+        """Return how many more messages could be numbered after high."""
+        return max(0, self.ceiling - self.high)
+
+    def room_bytes(self) -> int | None:
+        """Return how many more bytes fit, or None without a byte limit; an empty window takes any one message."""
+        return None if self.max_bytes is None else max(0, self.max_bytes - self.stored_bytes)
+
+    def add(self, run: Run) -> Added:
+        """Store what is new of ``run``; return what became of each of its messages."""
+        first, last = run.first, run.last
+        ceiling = self.policy.ceiling(self.low, self.delivered)
+        if first > self.high and last <= ceiling and self._fits(run):
+            self._runs.append(run)
+            self._firsts.append(first)
+            self.stored_bytes += len(run.payload) + len(run.lengths)
+            self.high = last
+            return Added(run.count)
+        return self._add_between(run, ceiling)
+
+    def _fits(self, run: Run) -> bool:
+        return (
+            self.max_bytes is None
+            or self.stored_bytes + run.size_bytes <= self.max_bytes
+            or run.first == self.delivered + 1
+        )
+
+    def _add_between(self, run: Run, ceiling: int) -> Added:
+        first, last = max(run.first, self.low + 1), min(run.last, ceiling)
+        old = min(run.count, max(0, self.low + 1 - run.first))
+        far = min(run.count, max(0, run.last - ceiling))
+        if first > last:
+            return Added(0, 0, old, far)
+        free = self._free(first, last)
+        accepted = full = 0
+        for start, end in free:
+            part = run.part(start, end)
+            taken = part.count if self._fits(part) else part.fitting((self.max_bytes or 0) - self.stored_bytes)
+            full += part.count - taken
+            if taken:
+                accepted += taken
+                self._insert(part if taken == part.count else part.part(start, start + taken - 1))
+        duplicate = last - first + 1 - accepted - full
+        return Added(accepted, duplicate, old, far, full)
+
+    def _insert(self, run: Run) -> None:
+        at = bisect_left(self._firsts, run.first, self._head)
+        self._runs.insert(at, run)
+        self._firsts.insert(at, run.first)
+        self.stored_bytes += run.size_bytes
+        self.high = max(self.high, run.last)
+
+    def _index(self, seqno: int) -> int:
+        """Return the index of the first stored run whose last seqno is not below ``seqno``."""
+        at = bisect_right(self._firsts, seqno, self._head) - 1
+        return at if at >= self._head and self._runs[at].last >= seqno else max(at + 1, self._head)
+
+    def _free(self, first: int, last: int, limit: int | None = None) -> list[Range]:
+        """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
+        free: list[Range] = []
+        at = self._index(first)
+        while first <= last and (limit is None or len(free) < limit):
+            if at == len(self._runs) or self._runs[at].first > last:
+                free.append((first, last))
+                break
+            run = self._runs[at]
+            if run.first > first:
+                free.append((first, run.first - 1))
+            first = run.last + 1
+            at += 1
+        return free
+
+    def missing(self, upto: int | None = None, limit: int | None = None) -> list[Range]:
+        """Return the ranges missing between delivered and ``upto`` (high, unless given), within the ceiling."""
+        upto = self.high if upto is None else min(upto, self.ceiling)
+        return self._free(self.delivered + 1, upto, limit)
+
+    def get(self, first: int, last: int) -> list[Run]:
+        """Return what is stored of ``first .. last``, cut to size."""
+        found: list[Run] = []
+        at = self._index(first)
+        while at < len(self._runs) and self._runs[at].first <= last:
+            run = self._runs[at]
+            found.append(run.part(max(first, run.first), min(last, run.last)))
+            at += 1
+        return found
+
+    def take(self, limit: int | None = None) -> list[Run]:
+        """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
+        taken: list[Run] = []
+        at = self._index(self.delivered + 1)
+        while at < len(self._runs) and (limit is None or limit > 0):
+            run = self._runs[at]
+            start = self.delivered + 1
+            if run.first > start:
+                break
+            end = run.last if limit is None else min(run.last, start + limit - 1)
+            if limit is not None:
+                limit -= end - start + 1
+            taken.append(run.part(start, end))
+            self.delivered = end
+            at += 1
+        if taken and not self.keep:
+            self._erase(self.delivered)
+        return taken
+
+    def purge(self, upto: int, *, force: bool = False) -> int:
+        """Erase up to ``upto``, limited to delivered (or, forced, to high); return how many messages went."""
+        upto = min(upto, self.high if force else self.delivered)
+        if upto <= self.low:
+            return 0
+        self.delivered = max(self.delivered, upto)
+        return self._erase(upto)
+
+    def skip_to(self, seqno: int) -> int:
+        """Give up everything up to ``seqno``, present or not; return how many stored messages went."""
+        if seqno <= self.delivered:
+            return 0
+        self.delivered = seqno
+        self.high = max(self.high, seqno)
+        return self._erase(seqno)
+
+    def _erase(self, upto: int) -> int:
+        runs, at, erased = self._runs, self._head, 0
+        while at < len(runs) and runs[at].last <= upto:
+            erased += runs[at].count
+            self.stored_bytes -= runs[at].size_bytes
+            at += 1
+        if at < len(runs) and runs[at].first <= upto:
+            whole = runs[at]
+            rest = whole.part(upto + 1, whole.last)
+            erased += whole.count - rest.count
+            self.stored_bytes -= whole.size_bytes - rest.size_bytes
+            runs[at], self._firsts[at] = rest, rest.first
+        self.low = upto
+        self._drop_front(at)
+        return erased
+
+    def _drop_front(self, at: int) -> None:
+        """Forget the runs before index ``at``; the lists are cut only now and then, so that the cost stays small."""
+        if at == len(self._runs) or at >= max(_COMPACT_AT, len(self._runs) // 2):
+            del self._runs[:at], self._firsts[:at]
+            at = 0
+        self._head = at
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the window contradicts its own law."""
+        assert 0 <= self.low <= self.delivered <= self.high, self.marks
+        assert self.keep or self.low == self.delivered, "a receiver's window keeps nothing that was delivered"
+        runs = self.runs
+        assert [run.first for run in runs] == self._firsts[self._head :], "firsts follow runs"
+        floor = self.low
+        for run in runs:
+            assert run.first > floor, f"{run} overlaps {floor}"
+            floor = run.last
+        assert floor <= max(self.high, self.low), "high is the highest stored"
+        assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
+        assert not runs or floor <= self.ceiling or self.keep, "nothing beyond the ceiling"
+        if isinstance(self.policy, Fixed) and self.keep:
+            assert self.high - self.low <= self.policy.capacity, "a sender's window holds no more than its capacity"
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole state as a hashable value."""
+        return (self.low, self.delivered, self.high, self.max_bytes, self.runs)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what ``snapshot`` says."""
+        self.low, self.delivered, self.high, self.max_bytes, runs = snapshot
+        self._runs = list(runs)
+        self._firsts = [run.first for run in runs]
+        self._head = 0
+        self.stored_bytes = sum(run.size_bytes for run in runs)
+
+
+def window_policy(kind: str, capacity: int, far_limit: int) -> Policy:
+    """Return the policy named ``kind``: ``fixed`` or ``growing``."""
+    if kind == "fixed":
+        return Fixed(capacity)
+    if kind == "growing":
+        return Growing(far_limit)
+    raise LocalProtocolError(f"window {kind!r} is not one of: fixed, growing")

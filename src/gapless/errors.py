@@ -1,0 +1,31 @@
+"""Two kinds of wrong: mine and theirs.
+
+A caller's mistake raises a :class:`LocalProtocolError` (or a :class:`ConfigError`) at the caller. A peer's mistake
+is a :class:`RemoteProtocolError`: the datagram is dropped, counted under its reason, and changes no state. Any other
+exception is a bug.
+"""
+
+from __future__ import annotations
+
+
+class GaplessError(Exception):
+    """The base of every error that Gapless raises on purpose."""
+
+
+class ConfigError(GaplessError, ValueError):
+    """A knob has an unknown name or an impossible value; the message says what was expected."""
+
+
+class LocalProtocolError(GaplessError):
+    """The caller asked for something that the machine cannot do in its present state."""
+
+
+class RemoteProtocolError(GaplessError):
+    """A datagram is not what the wire format allows.
+
+    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS`, fit for a counter; the message adds detail.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason

@@ -1,0 +1,151 @@
+"""The run: a stretch of consecutive messages of one origin, and the unit of all work.
+
+A frame carries a run, a window stores runs, delivery hands out runs. Nothing here costs time per message until somebody
+asks for a single message. Lengths stay in the form of the wire (little-endian 16-bit numbers), so that a run is sent,
+stored, repaired and spooled without being taken apart.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from struct import Struct, pack, unpack
+from typing import TYPE_CHECKING
+
+from gapless.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gapless.identity import Address
+
+PIECE = 0x01
+"""Flag: the run is one piece of a message that is larger than a frame."""
+BEGIN = 0x02
+"""Flag: the first piece of its message."""
+END = 0x04
+"""Flag: the last piece of its message."""
+NOT_BACK = 0x08
+"""Flag: the origin does not want its own message back."""
+
+MAX_PART_BYTES = 0xFFFF
+"""The longest single entry of a run; a longer message travels in pieces."""
+LENGTH_BYTES = 2
+"""What one entry of the length table takes."""
+
+_LENGTH = Struct("<H")
+
+
+class Run:
+    """Consecutive messages ``first .. last`` of one origin. Immutable: parts are new runs.
+
+    ``lengths`` is the table of message lengths as it stands on the wire and ``payload`` the messages end to end.
+    ``view`` and ``sent_ns`` say in which view and when the origin sent the run; repairs keep both.
+    """
+
+    __slots__ = ("count", "first", "flags", "last", "lengths", "origin", "payload", "sent_ns", "view")
+
+    def __init__(
+        self,
+        origin: Address,
+        first: int,
+        lengths: bytes,
+        payload: bytes,
+        flags: int = 0,
+        view: int = 0,
+        sent_ns: int = 0,
+    ) -> None:
+        self.origin = origin
+        self.first = first
+        self.lengths = lengths
+        self.payload = payload
+        self.flags = flags
+        self.view = view
+        self.sent_ns = sent_ns
+        self.count = len(lengths) // LENGTH_BYTES
+        self.last = first + self.count - 1
+
+    @classmethod
+    def of(
+        cls,
+        origin: Address,
+        first: int,
+        messages: Sequence[bytes],
+        flags: int = 0,
+        view: int = 0,
+        sent_ns: int = 0,
+    ) -> Run:
+        """Make a run of ``messages``; each must fit one entry of the length table."""
+        try:
+            lengths = pack(f"<{len(messages)}H", *map(len, messages))
+        except Exception as error:
+            raise LocalProtocolError(
+                f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "
+                "send it in pieces"
+            ) from error
+        return cls(origin, first, lengths, b"".join(messages), flags, view, sent_ns)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the run costs in a window: its messages and their length entries."""
+        return len(self.payload) + len(self.lengths)
+
+    def message_lengths(self) -> tuple[int, ...]:
+        """Return the length of each message."""
+        return unpack(f"<{self.count}H", self.lengths)
+
+    def messages(self) -> list[bytes]:
+        """Return every message of the run, in order."""
+        payload = self.payload
+        if self.count == 1:
+            return [payload]
+        ends = list(accumulate(self.message_lengths()))
+        return [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def message(self, seqno: int) -> bytes:
+        """Return the message numbered ``seqno``."""
+        return self.part(seqno, seqno).payload
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Iterate over ``(seqno, message)``."""
+        return zip(range(self.first, self.last + 1), self.messages(), strict=True)
+
+    def part(self, first: int, last: int) -> Run:
+        """Return the run ``first .. last``, which must lie within this one; the whole of it is the run itself."""
+        if not self.first <= first <= last <= self.last:
+            raise LocalProtocolError(f"{first}..{last} is not a part of {self.first}..{self.last}")
+        if first == self.first and last == self.last:
+            return self
+        ends = list(accumulate(self.message_lengths(), initial=0))
+        head, tail = first - self.first, last - self.first + 1
+        return Run(
+            self.origin,
+            first,
+            self.lengths[head * LENGTH_BYTES : tail * LENGTH_BYTES],
+            self.payload[ends[head] : ends[tail]],
+            self.flags,
+            self.view,
+            self.sent_ns,
+        )
+
+    def fitting(self, limit_bytes: int) -> int:
+        """Return how many messages from the front cost at most ``limit_bytes`` in a window."""
+        if self.size_bytes <= limit_bytes:
+            return self.count
+        total_bytes = 0
+        for count, (length,) in enumerate(_LENGTH.iter_unpack(self.lengths)):
+            total_bytes += length + LENGTH_BYTES
+            if total_bytes > limit_bytes:
+                return count
+        return self.count
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.first, self.payload, self.lengths, self.origin, self.flags, self.view, self.sent_ns)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Run) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash((self.first, self.payload))
+
+    def __repr__(self) -> str:
+        return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"

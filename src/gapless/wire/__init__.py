@@ -1,0 +1,6 @@
+"""Bytes to frames and back, total: any bytes give frames or a :class:`~gapless.errors.RemoteProtocolError`."""
+
+from gapless.wire.codec import decode, encode
+from gapless.wire.frames import Ack, Data, Datagram, Frame, Gone, Nak, Tail
+
+__all__ = ["Ack", "Data", "Datagram", "Frame", "Gone", "Nak", "Tail", "decode", "encode"]
