@@ -1,0 +1,230 @@
+"""Every knob of a member, in one frozen value.
+
+There are four ways to make a :class:`Config`, and all of them check every value and how the values fit together:
+``Config.make(xmit_interval="200ms")`` in Python, :meth:`Config.from_toml` and :meth:`Config.load` for TOML, and
+:meth:`Config.from_properties` for a line such as ``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the
+inner form, nanoseconds and bytes. What is wrong is always a :class:`gapless.errors.ConfigError` that names the knob.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+from gapless.errors import ConfigError
+from gapless.knobs import Knob, Value, choice, count, duration, flag, percent, size, unknown_knob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROFILES = ("nakack4",)
+"""The protocol profiles that a member can run."""
+
+WindowKind = Literal["fixed", "growing"]
+RepairTo = Literal["auto", "always", "never"]
+
+
+class Row(NamedTuple):
+    """One knob as :meth:`Config.explain` shows it; ``value`` and ``default`` are in the form a person writes."""
+
+    key: str
+    kind: str
+    value: Value
+    default: Value
+    allowed: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one member; ``Config()`` is the default for a local network."""
+
+    profile: str = choice("nakack4", PROFILES, "The protocol that the member speaks.")
+
+    window: WindowKind = choice(
+        "fixed",
+        get_args(WindowKind),
+        "A fixed window makes the sender wait when it is full; a growing one takes whatever comes.",
+    )
+    capacity: int = count(16384, "Messages that a fixed window holds.", minimum=1, maximum=1_048_576)
+    far_limit: int = count(
+        262_144,
+        "How far above the delivered mark a growing window still takes a seqno.",
+        minimum=1,
+        maximum=2**31,
+    )
+    window_bytes: int = size("16MiB", "Bytes that a window holds.", minimum="1KiB")
+
+    ack_threshold: int = count(
+        0, "Deliveries after which an ack goes out at once; 0 means a quarter of the capacity.", maximum=1_048_576
+    )
+    ack_delay_ns: int = duration("10ms", "Longest time that an ack is owed before it goes out.")
+
+    xmit_interval_ns: int = duration(
+        "500ms",
+        "Upper bound of the grace of a gap, of the back-off between naks and of the pause between tail announcements;"
+        " the fixed timer of all three when adaptive_grace is off.",
+        minimum="1ms",
+    )
+    adaptive_grace: bool = flag(True, "Whether the grace of a gap follows the measured round trip.")
+    min_grace_ns: int = duration("1ms", "Shortest grace that a fresh gap gets before it is asked for.")
+    min_retry_ns: int = duration("5ms", "Shortest pause before the same gap is asked for again.", minimum="1us")
+    initial_round_trip_ns: int = duration(
+        "10ms", "Round trip that is assumed until one has been measured.", minimum="1us"
+    )
+    jitter_percent: int = percent(
+        25, "Share of a repair timer that is drawn at random, so that members do not ask at once."
+    )
+    max_xmit_req_size: int = count(1024, "Seqnos that one nak names at most; 0 means what fits a frame.", maximum=2**31)
+
+    use_mcast_xmit: RepairTo = choice(
+        "auto",
+        get_args(RepairTo),
+        "Whether a repair goes to all members (always), to the one that asked (never), or as the naks suggest (auto).",
+        aliases=((True, "always"), (False, "never")),
+    )
+    repair_budget_bytes: int = size("8MiB", "Bytes of repairs that a member sends per xmit_interval.", minimum="256B")
+    tail_delay_ns: int = duration(
+        "20ms", "Quiet time after the last data before a sender announces its tail.", minimum="1us"
+    )
+
+    max_frame_bytes: int = size("1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B")
+    max_message_bytes: int = size("64MiB", "Largest message that is sent or put together.", minimum="1B")
+    max_batch_size: int = count(0, "Messages that one delivery hands out at most; 0 means no limit.")
+    max_unconsumed: int = count(
+        0, "Messages that may be handed out and not yet reported as consumed; 0 means no limit."
+    )
+    become_server_queue_size: int = count(50, "Runs that are kept of a stream whose start is not known yet.")
+    receive_buffer_bytes: int = size(
+        "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB"
+    )
+    pin_after_ns: int = duration(
+        "5s", "How long a member may pin the window before an event names it.", minimum="1ms", maximum="24h"
+    )
+    loopback: bool = flag(True, "Whether a sender's own messages are delivered to it too.")
+
+    def __post_init__(self) -> None:
+        for knob in KNOBS.values():
+            knob.check(getattr(self, knob.name))
+        self._check_pairs()
+
+    @property
+    def effective_ack_threshold(self) -> int:
+        """Deliveries after which an ack goes out at once."""
+        return self.ack_threshold or max(1, self.capacity // 4)
+
+    @classmethod
+    def make(cls, **knobs: object) -> Config:
+        """Return a config with the named knobs set, durations and sizes as text: ``make(xmit_interval="200ms")``."""
+        return cls(**_read(knobs))
+
+    @classmethod
+    def from_toml(cls, text: str, *, table: str = "gapless") -> Config:
+        """Return the config that a TOML text holds in ``table`` (dots for nesting, ``""`` for the top level)."""
+        try:
+            found: object = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"this is not TOML: {error}") from error
+        for part in table.split(".") if table else ():
+            found = found.get(part) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise ConfigError(f"there is no table [{table}]; add one, or name the table that holds the knobs")
+        return cls.make(**found)
+
+    @classmethod
+    def load(cls, path: str | Path, *, table: str = "gapless") -> Config:
+        """Return the config that a TOML file holds in ``table``."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from error
+        try:
+            return cls.from_toml(text, table=table)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    @classmethod
+    def from_properties(cls, text: str) -> Config:
+        """Return the config of a line such as ``capacity=64;xmit_interval=500``.
+
+        The form is that of JGroups, and so is its convention that a bare duration counts milliseconds. A duration or
+        size may carry a unit as well. ``dynamic_buffers=true`` is another word for ``window=growing``.
+        """
+        values: dict[str, Any] = {}
+        for part in text.strip().removesuffix(";").split(";") if text.strip() else ():
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not key or not value:
+                raise ConfigError(f"{part.strip()!r} is not a property; write name=value;name=value")
+            knob, value = _property(key, value)
+            if knob.name in values:
+                raise ConfigError(f"{key} sets {knob.key} a second time; keep one of them")
+            values[knob.name] = knob.read_text(value)
+        return cls(**values)
+
+    def replace(self, **knobs: object) -> Config:
+        """Return a copy with the named knobs set, in the same form that :meth:`make` takes."""
+        return dataclasses.replace(self, **_read(knobs))
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return every knob in the form a person writes; ``Config.make(**config.as_dict())`` equals ``config``."""
+        return {key: knob.show(getattr(self, knob.name)) for key, knob in KNOBS.items()}
+
+    def explain(self) -> list[Row]:
+        """Return one row for each knob: its value here, its default, what it may be, and what it means."""
+        return [
+            Row(key, knob.kind.value, value, knob.show(knob.default), knob.allowed, knob.meaning)
+            for (key, value), knob in zip(self.as_dict().items(), KNOBS.values(), strict=True)
+        ]
+
+    def _check_pairs(self) -> None:
+        if self.ack_threshold > self.capacity:
+            raise _pair_error(self, "ack_threshold", "capacity", "or no ack would go out before the window is full")
+        if self.window == "growing" and self.far_limit < self.capacity:
+            raise _pair_error(self, "capacity", "far_limit", "or a growing window would hold less than a fixed one")
+        if self.min_grace_ns > self.xmit_interval_ns:
+            raise _pair_error(self, "min_grace", "xmit_interval", "which bounds it from above")
+        if self.min_retry_ns > self.xmit_interval_ns:
+            raise _pair_error(self, "min_retry", "xmit_interval", "which bounds it from above")
+        if self.max_frame_bytes > self.repair_budget_bytes:
+            raise _pair_error(self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired")
+
+
+def _pair_error(config: Config, small: str, large: str, why: str) -> ConfigError:
+    values = config.as_dict()
+    return ConfigError(
+        f"{small} = {values[small]!r} with {large} = {values[large]!r}: {small} must not exceed {large}, {why}; "
+        f"lower {small} or raise {large}"
+    )
+
+
+def _read(knobs: Mapping[str, object]) -> dict[str, Any]:
+    for key in knobs:
+        if key not in KNOBS:
+            raise unknown_knob(key, KNOBS)
+    return {KNOBS[key].name: KNOBS[key].read(value) for key, value in knobs.items()}
+
+
+def _property(key: str, value: str) -> tuple[Knob, str]:
+    if key == "dynamic_buffers":
+        kinds = {"true": "growing", "false": "fixed"}
+        if value.lower() not in kinds:
+            raise ConfigError(f"dynamic_buffers = {value!r}: expected true or false")
+        return KNOBS["window"], kinds[value.lower()]
+    if key not in KNOBS:
+        raise unknown_knob(key, [*KNOBS, "dynamic_buffers"])
+    return KNOBS[key], value
+
+
+def _knobs() -> dict[str, Knob]:
+    knobs = [
+        Knob(name=field.name, default=cast("Value", field.default), **field.metadata)
+        for field in dataclasses.fields(Config)
+    ]
+    return {knob.key: knob for knob in knobs}
+
+
+KNOBS: dict[str, Knob] = _knobs()
+"""Every knob by the name that a person writes, in the order of the docs."""

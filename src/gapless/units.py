@@ -1,0 +1,85 @@
+"""Durations and sizes, to and from text.
+
+Inside, a duration is a whole number of nanoseconds and a size a whole number of bytes. A person writes ``"500ms"`` or
+``"16MiB"``. What :func:`format_duration` and :func:`format_size` print, the parsers read back to the same number.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from gapless.errors import ConfigError
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+# Largest first: printing takes the first that divides.
+_DURATION_NS = {
+    "h": 3600 * NS_PER_S,
+    "min": 60 * NS_PER_S,
+    "s": NS_PER_S,
+    "ms": NS_PER_MS,
+    "us": NS_PER_US,
+    "ns": 1,
+}
+_SIZE_BYTES = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+# Read, never printed: binary units are exact for the powers of two that buffers have.
+_DECIMAL_SIZE_BYTES = {"GB": 1000**3, "MB": 1000**2, "kB": 1000}
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*", re.ASCII)
+
+
+def parse_duration(text: str) -> int:
+    """Return the nanoseconds that a text such as ``"500ms"`` or ``"1.5s"`` names."""
+    number, unit = _split(text, "a duration", _DURATION_NS, '"500ms"')
+    if not unit:
+        raise ConfigError(f'a duration needs a unit; write "{text.strip()}ms" if you mean milliseconds')
+    return _whole(number * _DURATION_NS[unit], text, "nanoseconds")
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as ``"16MiB"``, ``"64kB"`` or ``"1400"`` names; without a unit it is bytes."""
+    number, unit = _split(text, "a size", _SIZE_BYTES | _DECIMAL_SIZE_BYTES, '"16MiB"')
+    factor = (_SIZE_BYTES | _DECIMAL_SIZE_BYTES)[unit] if unit else 1
+    return _whole(number * factor, text, "bytes")
+
+
+def format_duration(duration_ns: int) -> str:
+    """Return the shortest exact text of a duration, in the largest unit that it is a whole multiple of."""
+    return _format(duration_ns, _DURATION_NS, zero="0s")
+
+
+def format_size(size_bytes: int) -> str:
+    """Return the shortest exact text of a size, in the largest binary unit that it is a whole multiple of."""
+    return _format(size_bytes, _SIZE_BYTES, zero="0B")
+
+
+def _split(text: str, what: str, units: dict[str, int], example: str) -> tuple[Fraction, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"expected {what} such as {example}")
+    number, unit = match.groups()
+    unit = "us" if unit == "µs" else unit
+    if unit and unit not in units:
+        raise ConfigError(f"unknown unit {unit!r}; the units of {what} are {', '.join(units)}")
+    return Fraction(number), unit
+
+
+def _whole(number: Fraction, text: str, unit: str) -> int:
+    if number.denominator != 1:
+        raise ConfigError(f"{text.strip()} is not a whole number of {unit}")
+    return number.numerator
+
+
+def _format(number: int, units: dict[str, int], *, zero: str) -> str:
+    if number < 0:
+        raise ValueError(f"a duration or size is never negative, but this is {number}")
+    if number == 0:
+        return zero
+    return next(f"{number // factor}{unit}" for unit, factor in units.items() if number % factor == 0)
