@@ -27,6 +27,8 @@ SEALED = 0x01
 """Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
 STARTS = 0x01
 """Tail flag: the start field counts."""
+REPAIR = 0x80
+"""Data flag: the run answers a nak. It belongs to the frame, not to the run."""
 
 DATA, ACK, NAK, GONE, TAIL = range(1, 6)
 MEMBERSHIP_KINDS = range(0x10, 0x20)
@@ -75,6 +77,7 @@ NAK_OVERHEAD_BYTES = _PREFIX.size + _NAK.size
 RANGE_BYTES = _RANGE.size
 """What one range of a NAK takes."""
 
+_BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size}
 _PREFIX_LENGTH_BYTES = 4
 _DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK
 _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
@@ -83,6 +86,15 @@ _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 def run_room_bytes(max_frame_bytes: int) -> int:
     """Return how many bytes of lengths and messages fit one datagram of ``max_frame_bytes``."""
     return max_frame_bytes - HEADER_BYTES - DATA_OVERHEAD_BYTES
+
+
+def size_bytes(frame: Frame) -> int:
+    """Return what ``frame`` takes in a datagram."""
+    if isinstance(frame, Data):
+        return DATA_OVERHEAD_BYTES + frame.run.size_bytes
+    if isinstance(frame, Nak):
+        return NAK_OVERHEAD_BYTES + RANGE_BYTES * len(frame.ranges)
+    return _PREFIX.size + _BODY_BYTES[type(frame)]
 
 
 def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
@@ -109,7 +121,7 @@ def _prefix(kind: int, flags: int, body_bytes: int, origin: Address) -> bytes:
 def _encode_data(parts: list[bytes], frame: Data) -> None:
     run = frame.run
     parts += (
-        _prefix(DATA, run.flags, _DATA.size + len(run.lengths) + len(run.payload), run.origin),
+        _prefix(DATA, run.flags | (REPAIR if frame.repair else 0), _DATA.size + len(run.lengths) + len(run.payload), run.origin),
         _DATA.pack(run.first, run.view, run.sent_ns, run.count),
         run.lengths,
         run.payload,
@@ -204,9 +216,12 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
         raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
     if sum(unpack_from(f"<{count}H", datagram, table)) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
+    repair = flags >= REPAIR
+    flags &= ~REPAIR
     if flags:
         _check_data_flags(flags, count)
-    return Data(Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns))
+    run = Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
+    return Data(run, repair)
 
 
 def _check_data_flags(flags: int, count: int) -> None:

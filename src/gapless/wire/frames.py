@@ -18,9 +18,10 @@ Range = tuple[int, int]
 
 
 class Data(NamedTuple):
-    """A run of messages; a repair is the same frame again."""
+    """A run of messages; a repair is the same run again, marked so that a receiver can measure the round trip."""
 
     run: Run
+    repair: bool = False
 
 
 class Ack(NamedTuple):

@@ -1,0 +1,139 @@
+"""What every input of the machine gives back: one ``Ready``.
+
+The shell works through a ready in the order of its fields: it puts the transmits on the network, hands the deliveries to
+the application, tells it the events, and calls ``tick`` at the deadline. Nothing in it may be dropped but transmits, for
+the network may lose those anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gapless.identity import Address, View
+from gapless.run import Run
+
+
+class Transmit(NamedTuple):
+    """A datagram to one member, or to all others (``to`` is None)."""
+
+    to: Address | None
+    datagram: bytes
+
+
+class Delivery(NamedTuple):
+    """Messages ``first .. last`` of one stream, next in order for the application.
+
+    ``content`` is a run, or the bytes of one message that travelled in pieces (it then spans several seqnos).
+    """
+
+    origin: Address
+    first: int
+    last: int
+    content: Run | bytes
+
+    @property
+    def count(self) -> int:
+        """How many messages the application gets."""
+        return self.content.count if isinstance(self.content, Run) else 1
+
+    def messages(self) -> list[bytes]:
+        """Return the messages, in order."""
+        return self.content.messages() if isinstance(self.content, Run) else [self.content]
+
+
+class Accepted(NamedTuple):
+    """Every message of the ticket has its number and is on its way: ``first .. last``."""
+
+    ticket: int
+    first: int
+    last: int
+
+
+class Refused(NamedTuple):
+    """A send that was not to wait found no room; none of its messages was taken."""
+
+    ticket: int
+
+
+class GivenUp(NamedTuple):
+    """A waiting send ended by timeout or cancellation; the first ``accepted`` of its messages had been taken."""
+
+    ticket: int
+    accepted: int
+    reason: str
+
+
+class Pinned(NamedTuple):
+    """The window has not moved for too long because ``members`` have not acknowledged ``low + 1``."""
+
+    members: tuple[Address, ...]
+    low: int
+    high: int
+    since_ns: int
+
+
+class Started(NamedTuple):
+    """The stream of ``origin`` starts here: its first message is ``start + 1``."""
+
+    origin: Address
+    start: int
+
+
+class Lost(NamedTuple):
+    """Messages ``first .. last`` of ``origin`` will never come: the origin does not have them any more."""
+
+    origin: Address
+    first: int
+    last: int
+
+
+class Discarded(NamedTuple):
+    """``count`` stored messages of a departed ``origin`` were behind a gap and are given up."""
+
+    origin: Address
+    count: int
+
+
+class Oversized(NamedTuple):
+    """A message of ``origin`` in pieces grew beyond the limit and was left out: seqnos ``first .. last``."""
+
+    origin: Address
+    first: int
+    last: int
+
+
+class ViewInstalled(NamedTuple):
+    """From here on deliveries belong to ``view``."""
+
+    view: View
+
+
+Event = Accepted | Refused | GivenUp | Pinned | Started | Lost | Discarded | Oversized | ViewInstalled
+
+
+class Step(NamedTuple):
+    """One row of the trace: what the machine did, in the words of docs/invariants.md."""
+
+    event: str
+    origin: Address | None = None
+    first: int = 0
+    last: int = 0
+    peer: Address | None = None
+    size_bytes: int = 0
+    low: int = 0
+    delivered: int = 0
+    high: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Ready:
+    """The answer to one input. ``ticket`` is set by ``send``; ``trace`` is filled only when tracing is on."""
+
+    transmits: list[Transmit] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    deadline_ns: int | None = None
+    ticket: int = 0
+    trace: list[Step] = field(default_factory=list)
