@@ -1,7 +1,7 @@
 """Who is who: addresses with incarnations, views, digests, group ids.
 
-An address names one *life* of one member. A process that comes back has a higher incarnation, so its address is a new
-one, and nothing of the former life (seqnos, acks, frames still flying) can be mistaken for the new.
+An address names one *life* of one member. A process that comes back has a higher incarnation, so its address is
+a new one, and nothing of the former life (seqnos, acks, frames still flying) can be mistaken for the new.
 """
 
 from __future__ import annotations

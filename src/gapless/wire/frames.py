@@ -1,16 +1,15 @@
 """The frames: what members say to each other about streams.
 
-Each frame names the stream it speaks of by the origin's address, incarnation included, so that a frame about a former
-life of a member can never touch the present one. Who speaks is said once, by the datagram.
+Each frame names the stream it speaks of by the origin's address, incarnation included, so that a frame about a
+former life of a member can never touch the present one. Who speaks is said once, by the datagram.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.identity import Address
-
 if TYPE_CHECKING:
+    from gapless.identity import Address
     from gapless.run import Run
 
 Range = tuple[int, int]
@@ -25,7 +24,7 @@ class Data(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The sender of this frame has delivered the stream up to ``seqno``, and can take ``buffer_bytes`` at once."""
+    """The sender of this frame has delivered the stream up to ``seqno``; it can take ``buffer_bytes`` at once."""
 
     origin: Address
     seqno: int
@@ -49,8 +48,8 @@ class Gone(NamedTuple):
 class Tail(NamedTuple):
     """The origin announces its stream: purged up to ``low``, sent up to ``high``.
 
-    ``start``, when given, tells the one receiver that it is sent to where the stream starts for it: the first message
-    it gets is ``start + 1``.
+    ``start``, when given, tells the one receiver that it is sent to where the stream starts for it: the first
+    message it gets is ``start + 1``.
     """
 
     origin: Address
