@@ -1,10 +1,13 @@
 """The wire format, version 1 (docs/wire.md has the tables).
 
-On sending: frames of one sender are packed into one datagram behind a header with a checksum.
+On sending: frames of one sender are packed into one datagram behind a header with a checksum. What a receiver would
+refuse is not sent: it raises LocalProtocolError at the caller.
 
 On reception: the header is checked (magic, version, checksum), then each frame, to the last byte. Anything that the
-format does not allow raises RemoteProtocolError with a reason from REASONS; nothing is allocated on the word of a length field
-that the datagram does not back with bytes.
+format does not allow raises RemoteProtocolError with a reason from REASONS; nothing is allocated on the word of a
+length field that the datagram does not back with bytes.
+
+Every datagram has one form only: what decodes encodes to the same bytes again.
 """
 
 from __future__ import annotations
@@ -99,9 +102,13 @@ def size_bytes(frame: Frame) -> int:
 
 def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
     """Return the datagram in which ``sender`` says ``frames`` to ``group``."""
-    parts: list[bytes] = [b"", _WHO.pack(group, *sender)]
-    for frame in frames:
-        _ENCODERS[type(frame)](parts, frame)
+    parts: list[bytes] = [b"", b""]
+    try:
+        parts[1] = _WHO.pack(group, *sender)
+        for frame in frames:
+            _ENCODERS[type(frame)](parts, frame)
+    except (StructError, RemoteProtocolError) as error:
+        raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
     checksum = 0
@@ -112,16 +119,17 @@ def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
 
 
 def _prefix(kind: int, flags: int, body_bytes: int, origin: Address) -> bytes:
-    try:
-        return _PREFIX.pack(kind, flags, body_bytes + _PREFIX.size - _PREFIX_LENGTH_BYTES, *origin)
-    except StructError as error:
-        raise LocalProtocolError(f"a frame with a body of {body_bytes} bytes does not fit the wire format") from error
+    return _PREFIX.pack(kind, flags, body_bytes + _PREFIX.size - _PREFIX_LENGTH_BYTES, *origin)
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
     run = frame.run
+    flags = run.flags
+    _check_run(run.first, run.count, flags)
+    if frame.repair:
+        flags |= REPAIR
     parts += (
-        _prefix(DATA, run.flags | (REPAIR if frame.repair else 0), _DATA.size + len(run.lengths) + len(run.payload), run.origin),
+        _prefix(DATA, flags, _DATA.size + len(run.lengths) + len(run.payload), run.origin),
         _DATA.pack(run.first, run.view, run.sent_ns, run.count),
         run.lengths,
         run.payload,
@@ -129,11 +137,12 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
-    parts += (_prefix(ACK, 0, _ACK.size, frame.origin), _ACK.pack(frame.seqno, frame.buffer_bytes))
+    parts += (_prefix(ACK, 0, _ACK.size, frame.origin), _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
 
 
 def _encode_nak(parts: list[bytes], frame: Nak) -> None:
     ranges = frame.ranges
+    _check_ranges(ranges)
     parts += (_prefix(NAK, 0, _NAK.size + len(ranges) * _RANGE.size, frame.origin), _NAK.pack(len(ranges)))
     if ranges:
         flat = [number for first, last in ranges for number in (first, last - first)]
@@ -141,11 +150,12 @@ def _encode_nak(parts: list[bytes], frame: Nak) -> None:
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
-    parts += (_prefix(GONE, 0, _GONE.size, frame.origin), _GONE.pack(frame.low))
+    parts += (_prefix(GONE, 0, _GONE.size, frame.origin), _GONE.pack(_mark(frame.low)))
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
     flags = 0 if frame.start is None else STARTS
+    _check_tail(frame.low, frame.high, frame.start or 0, flags)
     body = _TAIL.pack(frame.low, frame.high, frame.start or 0)
     parts += (_prefix(TAIL, flags, _TAIL.size, frame.origin), body)
 
@@ -198,10 +208,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int) -> tuple[Frame, int
         raise RemoteProtocolError("kind", f"unknown frame kind {kind:#x}")
     if decoder is not _decode_data and flags & ~(STARTS if kind == TAIL else 0):
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a frame of kind {kind:#x}")
-    try:
-        return decoder(datagram, body, end, Address(node, incarnation), flags), end
-    except StructError as error:
-        raise RemoteProtocolError("length", str(error)) from None
+    return decoder(datagram, body, end, Address(node, incarnation), flags), end
 
 
 def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Data:
@@ -212,23 +219,23 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
     payload = table + count * LENGTH_BYTES
     if not count or payload > end:
         raise RemoteProtocolError("count", f"{count} messages in {end - table} bytes")
-    if not 0 < first <= SEQNO_MAX - count:
-        raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
     if sum(unpack_from(f"<{count}H", datagram, table)) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     repair = flags >= REPAIR
     flags &= ~REPAIR
-    if flags:
-        _check_data_flags(flags, count)
+    _check_run(first, count, flags)
     run = Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
     return Data(run, repair)
 
 
-def _check_data_flags(flags: int, count: int) -> None:
-    if flags & ~_DATA_FLAGS:
-        raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
-    if flags & ~NOT_BACK not in _PIECE_FLAGS or (flags & PIECE and count != 1):
-        raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
+def _check_run(first: int, count: int, flags: int) -> None:
+    if not 0 < first <= SEQNO_MAX - count + 1:
+        raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
+    if flags:
+        if flags & ~_DATA_FLAGS:
+            raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
+        if flags & ~NOT_BACK not in _PIECE_FLAGS or (flags & PIECE and count != 1):
+            raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
 def _exact(at: int, end: int, body_bytes: int) -> None:
@@ -243,18 +250,23 @@ def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int
 
 
 def _decode_nak(datagram: bytes, at: int, end: int, origin: Address, _flags: int) -> Nak:
+    table = at + _NAK.size
+    if table > end:
+        raise RemoteProtocolError("length", "a NAK frame is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
-    at += _NAK.size
-    _exact(at, end, count * _RANGE.size)
-    flat = unpack_from("<" + "QI" * count, datagram, at)
-    ranges: list[Range] = []
+    _exact(table, end, count * _RANGE.size)
+    flat = unpack_from("<" + "QI" * count, datagram, table)
+    ranges = tuple((first, first + more) for first, more in zip(flat[::2], flat[1::2], strict=True))
+    _check_ranges(ranges)
+    return Nak(origin, ranges)
+
+
+def _check_ranges(ranges: tuple[Range, ...]) -> None:
     floor = 0
-    for first, more in zip(flat[::2], flat[1::2], strict=True):
-        if not floor < first <= SEQNO_MAX - more:
-            raise RemoteProtocolError("range", f"{first}..{first + more} after {floor}")
-        floor = first + more
-        ranges.append((first, floor))
-    return Nak(origin, tuple(ranges))
+    for first, last in ranges:
+        if not floor < first <= last <= SEQNO_MAX:
+            raise RemoteProtocolError("range", f"{first}..{last} after {floor}")
+        floor = last
 
 
 def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int) -> Gone:
@@ -265,10 +277,13 @@ def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: in
 def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Tail:
     _exact(at, end, _TAIL.size)
     low, high, start = _TAIL.unpack_from(datagram, at)
-    starts = bool(flags & STARTS)
-    if not low <= high <= SEQNO_MAX or start > (high if starts else 0):
+    _check_tail(low, high, start, flags)
+    return Tail(origin, low, high, start if flags & STARTS else None)
+
+
+def _check_tail(low: int, high: int, start: int, flags: int) -> None:
+    if not low <= high <= SEQNO_MAX or start > (high if flags & STARTS else 0):
         raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
-    return Tail(origin, low, high, start if starts else None)
 
 
 def _mark(seqno: int) -> int:
