@@ -8,7 +8,7 @@ stored, repaired and spooled without being taken apart.
 from __future__ import annotations
 
 from itertools import accumulate
-from struct import Struct, pack, unpack
+from struct import Struct, error as StructError, pack, unpack  # noqa: N812
 from typing import TYPE_CHECKING
 
 from gapless.errors import LocalProtocolError
@@ -74,10 +74,12 @@ class Run:
         view: int = 0,
         sent_ns: int = 0,
     ) -> Run:
-        """Make a run of ``messages``; each must fit one entry of the length table."""
+        """Make a run of ``messages``, at least one; each must fit one entry of the length table."""
+        if not messages:
+            raise LocalProtocolError("a run needs at least one message")
         try:
             lengths = pack(f"<{len(messages)}H", *map(len, messages))
-        except Exception as error:
+        except StructError as error:
             raise LocalProtocolError(
                 f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "
                 "send it in pieces"
@@ -116,6 +118,16 @@ class Run:
         if first == self.first and last == self.last:
             return self
         ends = list(accumulate(self.message_lengths(), initial=0))
+        return self._cut(first, last, ends)
+
+    def parts(self, ranges: Sequence[tuple[int, int]]) -> list[Run]:
+        """Return the part of each range; the length table is read once, however many ranges there are."""
+        if len(ranges) < 2:
+            return [self.part(first, last) for first, last in ranges]
+        ends = list(accumulate(self.message_lengths(), initial=0))
+        return [self._cut(first, last, ends) for first, last in ranges]
+
+    def _cut(self, first: int, last: int, ends: list[int]) -> Run:
         head, tail = first - self.first, last - self.first + 1
         return Run(
             self.origin,

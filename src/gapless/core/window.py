@@ -6,14 +6,15 @@ window lets it go (low = delivered).
 
 On adding a run: each message is taken that is new and in the acceptance range, low+1 up to the policy's ceiling, and
 whose bytes fit. The rest is refused and counted by reason: ``old`` (at or below low), ``duplicate`` (stored already),
-``far`` (beyond the ceiling), ``full`` (no bytes left). A refused message does not move high.
+``far`` (beyond the ceiling), ``full`` (from the first message on whose bytes do not fit). A refused message does not
+move high.
 
 On taking: runs are handed out from delivered+1 up to the first gap, and delivered moves.
 
 On purging: low moves up to the mark, never past delivered unless forced, and never back.
 
-The bytes of the message that is next in line are always taken: it is handed out at once, and refusing it would stop
-the stream for ever.
+The bytes of a run that is next in line, that is to say starts at delivered+1, are always taken: it is handed out at
+once, and refusing it would stop the stream for ever.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import Marks
+from gapless.identity import Address, Marks
+from gapless.run import Run
 
 if TYPE_CHECKING:
-    from gapless.run import Run
     from gapless.wire.frames import Range
 
 _COMPACT_AT = 64
+_ERASED = Run(Address(0, 0), 0, b"", b"")
+"""Stands in the place of an erased run until the lists are cut, so that the bytes are free at once."""
 
 
 class Policy(Protocol):
@@ -69,7 +72,7 @@ class Added(NamedTuple):
     full: int = 0
 
 
-Snapshot = tuple[int, int, int, int | None, tuple["Run", ...]]
+Snapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
 
 
 class Window:
@@ -134,7 +137,7 @@ class Window:
         """Store what is new of ``run``; return what became of each of its messages."""
         first, last = run.first, run.last
         ceiling = self.policy.ceiling(self.low, self.delivered)
-        if first > self.high and last <= ceiling and self._fits(run):
+        if first > self.high and last <= ceiling and self._fitting(run) == run.count:
             self._runs.append(run)
             self._firsts.append(first)
             self.stored_bytes += len(run.payload) + len(run.lengths)
@@ -142,12 +145,11 @@ class Window:
             return Added(run.count)
         return self._add_between(run, ceiling)
 
-    def _fits(self, run: Run) -> bool:
-        return (
-            self.max_bytes is None
-            or self.stored_bytes + run.size_bytes <= self.max_bytes
-            or run.first == self.delivered + 1
-        )
+    def _fitting(self, run: Run) -> int:
+        """Return how many messages from the front of ``run`` the byte limit lets in."""
+        if self.max_bytes is None or run.first == self.delivered + 1:
+            return run.count
+        return run.fitting(self.max_bytes - self.stored_bytes)
 
     def _add_between(self, run: Run, ceiling: int) -> Added:
         first, last = max(run.first, self.low + 1), min(run.last, ceiling)
@@ -155,15 +157,13 @@ class Window:
         far = min(run.count, max(0, run.last - ceiling))
         if first > last:
             return Added(0, 0, old, far)
-        free = self._free(first, last)
         accepted = full = 0
-        for start, end in free:
-            part = run.part(start, end)
-            taken = part.count if self._fits(part) else part.fitting((self.max_bytes or 0) - self.stored_bytes)
+        for part in run.parts(self._free(first, last)):
+            taken = 0 if full else self._fitting(part)
             full += part.count - taken
             if taken:
                 accepted += taken
-                self._insert(part if taken == part.count else part.part(start, start + taken - 1))
+                self._insert(part.part(part.first, part.first + taken - 1))
         duplicate = last - first + 1 - accepted - full
         return Added(accepted, duplicate, old, far, full)
 
@@ -200,10 +200,10 @@ class Window:
         return self._free(self.delivered + 1, upto, limit)
 
     def get(self, first: int, last: int) -> list[Run]:
-        """Return what is stored of ``first .. last``, cut to size."""
+        """Return what is stored of ``first .. last``, cut to size; nothing if that range is empty."""
         found: list[Run] = []
         at = self._index(first)
-        while at < len(self._runs) and self._runs[at].first <= last:
+        while at < len(self._runs) and max(first, self._runs[at].first) <= last:
             run = self._runs[at]
             found.append(run.part(max(first, run.first), min(last, run.last)))
             at += 1
@@ -249,6 +249,7 @@ class Window:
         while at < len(runs) and runs[at].last <= upto:
             erased += runs[at].count
             self.stored_bytes -= runs[at].size_bytes
+            runs[at] = _ERASED
             at += 1
         if at < len(runs) and runs[at].first <= upto:
             whole = runs[at]
@@ -261,7 +262,7 @@ class Window:
         return erased
 
     def _drop_front(self, at: int) -> None:
-        """Forget the runs before index ``at``; the lists are cut only now and then, so that the cost stays small."""
+        """Step over the erased runs before index ``at``; the lists are cut only now and then, which keeps it cheap."""
         if at == len(self._runs) or at >= max(_COMPACT_AT, len(self._runs) // 2):
             del self._runs[:at], self._firsts[:at]
             at = 0
@@ -277,11 +278,8 @@ class Window:
         for run in runs:
             assert run.first > floor, f"{run} overlaps {floor}"
             floor = run.last
-        assert floor <= max(self.high, self.low), "high is the highest stored"
+        assert floor <= self.high <= self.ceiling, "nothing above high, and high within the ceiling"
         assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
-        assert not runs or floor <= self.ceiling or self.keep, "nothing beyond the ceiling"
-        if isinstance(self.policy, Fixed) and self.keep:
-            assert self.high - self.low <= self.policy.capacity, "a sender's window holds no more than its capacity"
 
     def snapshot(self) -> Snapshot:
         """Return the whole state as a hashable value."""
