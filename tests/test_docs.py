@@ -1,0 +1,160 @@
+import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gapless.config import KNOBS, Config
+from tools import docs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def fenced(path: Path, language: str) -> Iterator[str]:
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE):
+        yield match[1]
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+# The project's own pages
+
+
+def test_docs_are_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main(["--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", docs.pages(ROOT), ids=lambda page: page.name)
+def test_examples_do_what_they_show(page: Path) -> None:
+    text = "\n".join(fenced(page, "pycon"))
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    results = doctest.DocTestRunner().run(test)
+    assert results.failed == 0
+    assert results.attempted == text.count(">>> ")
+
+
+def test_the_three_forms_of_configuration_agree() -> None:
+    page = ROOT / "docs/configuration.md"
+    (toml,) = fenced(page, "toml")
+    (properties,) = fenced(page, "properties")
+    expected = Config.make(capacity=64, xmit_interval="200ms", window_bytes="4MiB")
+    assert Config.from_toml(toml) == expected
+    assert Config.from_properties(properties) == expected
+
+
+def test_every_knob_is_in_the_table() -> None:
+    text = (ROOT / "docs/configuration.md").read_text()
+    assert [key for key in KNOBS if f"| `{key}` |" not in text] == []
+
+
+def test_the_glossary_stays_short() -> None:
+    nouns = re.findall(r"^- \*\*([a-z]+)\*\*: [A-Z]", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert 20 <= len(nouns) <= 25
+    assert len(nouns) == len(set(nouns))
+
+
+# Generated parts
+
+
+GENERATED = "a\n<!-- generated: x -->\nold\n<!-- end generated -->\nb\n"
+
+
+def test_generated_part_is_replaced_and_the_rest_kept() -> None:
+    fresh = docs.regenerate(GENERATED, {"x": lambda: "new\n"})
+    assert fresh == GENERATED.replace("old", "new")
+    assert docs.regenerate(fresh, {"x": lambda: "new\n"}) == fresh
+
+
+def test_unknown_or_open_part_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing generates 'x'; known are y"):
+        docs.regenerate(GENERATED, {"y": str})
+    with pytest.raises(ValueError, match="'x' has no <!-- end generated -->"):
+        docs.regenerate("<!-- generated: x -->\n", {"x": str})
+
+
+def test_a_marker_shown_as_code_is_no_marker() -> None:
+    text = "write `<!-- generated: x -->` to begin\n"
+    assert docs.regenerate(text, {}) == text
+
+
+def test_stale_page_fails_the_check_and_is_mended_by_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = "<!-- generated: knobs -->\n<!-- end generated -->\n"
+    write(tmp_path, "docs/page.md", stale)
+    run = ["--root", str(tmp_path)]
+    assert docs.main([*run, "--check"]) == 1
+    assert "docs/page.md: a generated part is stale; run make docs" in capsys.readouterr().err
+    assert (tmp_path / "docs/page.md").read_text() == stale
+    assert docs.main(run) == 0
+    assert "`xmit_interval`" in (tmp_path / "docs/page.md").read_text()
+    assert docs.main([*run, "--check"]) == 0
+
+
+def test_bad_marker_is_a_problem_of_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "README.md", "<!-- generated: nonsense -->\n<!-- end generated -->\n")
+    assert docs.main(["--root", str(tmp_path)]) == 1
+    assert "README.md: nothing generates 'nonsense'" in capsys.readouterr().err
+
+
+# Links
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("Two Words", "two-words"),
+        ("The `low` mark, and *high*", "the-low-mark-and-high"),
+        ("max_frame_bytes: why?", "max_frame_bytes-why"),
+        ("See [the wire](wire.md)", "see-the-wire"),
+        ("a - b", "a---b"),
+    ],
+)
+def test_slug(heading: str, anchor: str) -> None:
+    assert docs.slug(heading) == anchor
+
+
+def test_anchors_number_repeats_and_skip_code() -> None:
+    text = '# One\n## One\n```sh\n# not a heading\n```\n<a id="hand-made"></a>\n'
+    assert docs.anchors(text) == {"one", "one-1", "hand-made"}
+
+
+def test_links_outside_code_are_found() -> None:
+    text = """[a](a.md) and ![b](img/b.png "title") and [c](#here)
+`[no](code.md)` [web](https://example.org) [mail](mailto:x@example.org)
+```
+[no](fence.md)
+```
+[ref]: d%20e.md#f
+"""
+    assert list(docs.links(text)) == [(1, "a.md"), (1, "img/b.png"), (1, "#here"), (6, "d e.md#f")]
+
+
+@pytest.mark.parametrize(
+    ("link", "problem"),
+    [
+        ("other.md", None),
+        ("other.md#top", None),
+        ("#page", None),
+        ("../README.md#title", None),
+        ("..", None),
+        ("missing.md", "docs/page.md:3: missing.md leads to no file"),
+        ("other.md#nowhere", "docs/page.md:3: other.md#nowhere names no heading of other.md"),
+        ("#nowhere", "docs/page.md:3: #nowhere names no heading of page.md"),
+        ("../../outside.md", "docs/page.md:3: ../../outside.md leads out of the project"),
+    ],
+)
+def test_broken_links_are_listed(tmp_path: Path, link: str, problem: str | None) -> None:
+    write(tmp_path, "README.md", "# Title\n")
+    write(tmp_path, "docs/other.md", "# Top\n")
+    write(tmp_path, "docs/page.md", f"# Page\n\n[x]({link})\n")
+    assert docs.broken_links(tmp_path) == ([] if problem is None else [problem])
+
+
+def test_broken_link_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "README.md", "[x](missing.md)\n")
+    assert docs.main(["--root", str(tmp_path)]) == 1
+    assert "README.md:1: missing.md leads to no file" in capsys.readouterr().err

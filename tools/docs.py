@@ -1,0 +1,155 @@
+"""Regenerate the generated parts of the docs and check every relative link.
+
+A page marks a generated part with ``<!-- generated: name -->`` and ``<!-- end generated -->``; what stands between
+them comes from the code. ``--check`` writes nothing and fails if a part is stale. Either way, each relative link in the
+pages must lead to a file that exists and, if it names an anchor, to a heading of that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from gapless.config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end generated -->)", re.DOTALL)
+_OPENING = re.compile(r"<!-- generated: ([\w-]+) -->")
+_FENCE = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n.*?^ {0,3}\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
+_INLINE_LINK = re.compile(r"\]\(\s*<?([^()\s<>]+(?:\([^()\s]*\))?)>?(?:\s+[\"'][^)]*)?\)")
+_REFERENCE = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*<?([^\s<>]+)>?", re.MULTILINE)
+_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_HTML_ANCHOR = re.compile(r"<[a-z]+[^>]*\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
+
+
+def knob_table() -> str:
+    """Return the table of every knob, from the declarations in :mod:`gapless.config`."""
+    lines = ["| knob | kind | default | takes | meaning |", "|---|---|---|---|---|"]
+    for row in Config().explain():
+        default = str(row.default).lower() if isinstance(row.default, bool) else row.default
+        lines.append(f"| `{row.key}` | {row.kind} | `{default}` | {row.allowed} | {row.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+GENERATORS: dict[str, Callable[[], str]] = {"knobs": knob_table}
+"""What may stand between the markers, by name."""
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the Markdown pages of the project: those at the top and those under ``docs``."""
+    return sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")])
+
+
+def regenerate(text: str, generators: dict[str, Callable[[], str]] = GENERATORS) -> str:
+    """Return a page's text with each generated part made anew."""
+    prose = _without_code(text)
+    closed = [match["name"] for match in _BLOCK.finditer(prose)]
+    for name in _OPENING.findall(prose):
+        if name not in generators:
+            raise ValueError(f"nothing generates {name!r}; known are {', '.join(sorted(generators))}")
+        if name not in closed:
+            raise ValueError(f"the part {name!r} has no <!-- end generated -->")
+    return _BLOCK.sub(
+        lambda match: f"{match[1]}{generators[match['name']]()}{match[4]}" if match["name"] in closed else match[0],
+        text,
+    )
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading gets on the usual Markdown hosts."""
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    """Return every anchor of a page; a heading that comes again gets a number."""
+    found: set[str] = set(_HTML_ANCHOR.findall(text))
+    for heading in _HEADING.findall(_FENCE.sub("", text)):
+        base = candidate = slug(heading)
+        number = 0
+        while candidate in found:
+            number += 1
+            candidate = f"{base}-{number}"
+        found.add(candidate)
+    return found
+
+
+def links(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and target of each relative link of a page; links inside code do not count."""
+    prose = _without_code(text)
+    for pattern in (_INLINE_LINK, _REFERENCE):
+        for match in pattern.finditer(prose):
+            if not _SCHEME.match(match[1]):
+                yield prose.count("\n", 0, match.start(1)) + 1, unquote(match[1])
+
+
+def broken_links(root: Path) -> list[str]:
+    """Return one line for each relative link that leads nowhere."""
+    problems = []
+    for page in pages(root):
+        for line, target in sorted(links(page.read_text(encoding="utf-8"))):
+            name, _, anchor = target.partition("#")
+            goal = (page.parent / name).resolve() if name else page
+            where = f"{page.relative_to(root)}:{line}: {target}"
+            if not goal.is_relative_to(root.resolve()) and name:
+                problems.append(f"{where} leads out of the project")
+            elif not goal.exists():
+                problems.append(f"{where} leads to no file")
+            elif anchor and goal.suffix == ".md" and anchor not in anchors(goal.read_text(encoding="utf-8")):
+                problems.append(f"{where} names no heading of {goal.name}")
+    return problems
+
+
+def refresh(root: Path, *, write: bool) -> list[str]:
+    """Bring generated parts up to date, or say which are stale if ``write`` is off; return the problems."""
+    problems = []
+    for page in pages(root):
+        text = page.read_text(encoding="utf-8")
+        try:
+            fresh = regenerate(text)
+        except ValueError as error:
+            problems.append(f"{page.relative_to(root)}: {error}")
+            continue
+        if fresh == text:
+            continue
+        if write:
+            page.write_text(fresh, encoding="utf-8")
+            print(f"regenerated {page.relative_to(root)}")
+        else:
+            problems.append(f"{page.relative_to(root)}: a generated part is stale; run make docs")
+    return problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a generated part is stale")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
+    options = parser.parse_args(argv)
+    problems = refresh(options.root, write=not options.check) + broken_links(options.root)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if not problems:
+        print(f"docs: {len(pages(options.root))} pages in order")
+    return 1 if problems else 0
+
+
+def _without_code(text: str) -> str:
+    """Blank out code, keeping the line breaks so that line numbers stay true."""
+    for pattern in (_FENCE, _CODE_SPAN):
+        text = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
