@@ -1,0 +1,233 @@
+"""The house rules that a linter does not know, as functions from source text to violations.
+
+Each rule takes the text of one file and returns one line for each place that breaks it. ``tests/test_tidy.py`` runs
+them over the project, and over planted snippets that show that each rule really fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_FUNCTION_LINES = 70
+MAX_FILE_LINES = 600
+
+IMPURE = frozenset(
+    [
+        "asyncio",
+        "datetime",
+        "importlib",
+        "logging",
+        "multiprocessing",
+        "os",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "signal",
+        "socket",
+        "subprocess",
+        "threading",
+        "time",
+        "uuid",
+    ]
+)
+"""What the pure part must not import: it is given time, randomness and bytes, and owns none."""
+
+_BASE = frozenset({"errors", "identity", "run"})
+LAYERS = {
+    "errors": _BASE,
+    "identity": _BASE,
+    "run": _BASE,
+    "wire": _BASE | {"wire"},
+    "core": _BASE | {"config", "core", "units", "wire"},
+}
+"""The pure part of the package, and what of the package each piece of it may import."""
+
+NOT_IN_BYTES = frozenset({"become_server_queue_size", "max_batch_size", "max_xmit_req_size"})
+"""Names of JGroups that say size and count messages; they are kept because users know them."""
+
+_TIME_WORDS = frozenset({"deadline", "delay", "duration", "elapsed", "interval", "latency", "period", "timeout"})
+_SIZE_WORDS = frozenset({"bytes", "size"})
+_TIME_SUFFIXES = ("_ns", "_us", "_ms", "_s", "_percent")
+_SIZE_SUFFIXES = ("_bytes", "_percent")
+
+# The lookbehind lets a longer path or a URL that merely contains such a folder pass.
+_MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:farm|home|root|tmp|work|Users)/\w")
+_UNFINISHED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" * 3)))
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def impure_imports(source: str) -> list[str]:
+    """Return imports of clocks, randomness, sockets and the like; ``Random`` may be imported as a type only."""
+    tree = ast.parse(source)
+    type_only = {node for block in _type_checking_blocks(tree) for node in ast.walk(block)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            only_random = node.module == "random" and [alias.name for alias in node.names] == ["Random"]
+            names = [] if only_random and node in type_only else [str(node.module)]
+        else:
+            continue
+        found += [f"{node.lineno}: imports {name}" for name in names if name.partition(".")[0] in IMPURE]
+    return found
+
+
+def layer_breaks(source: str, module: str) -> list[str]:
+    """Return imports that go against the layers; ``module`` is the dotted name, a package's with ``.__init__``."""
+    layer = module.split(".")[1]
+    allowed = LAYERS.get(layer)
+    if allowed is None:
+        return []
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for target in _imported_modules(node, module):
+            package, _, rest = target.partition(".")
+            if package == "gapless" and rest.partition(".")[0] not in allowed:
+                found.append(f"{getattr(node, 'lineno', 0)}: {layer} imports {target}")
+    return found
+
+
+def long_functions(source: str) -> list[str]:
+    """Return functions with more lines than a screen holds."""
+    return [
+        f"{node.lineno}: {node.name} has {lines} lines"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, _Function)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+
+
+def long_file(source: str) -> list[str]:
+    """Return the file's length if it is too long to be read in one go."""
+    lines = len(source.splitlines())
+    return [f"1: the file has {lines} lines"] if lines > MAX_FILE_LINES else []
+
+
+def missing_docstrings(source: str) -> list[str]:
+    """Return the public module, classes, functions and methods that say nothing about themselves."""
+    tree = ast.parse(source)
+    found = [] if ast.get_docstring(tree) else ["1: the module has no docstring"]
+    for name, node in _public(tree, ""):
+        if not ast.get_docstring(node):
+            found.append(f"{node.lineno}: {name} has no docstring")
+    return found
+
+
+def checkless_tests(source: str) -> list[str]:
+    """Return the file if nothing in it can fail: no assert, no ``raises``."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Attribute) and node.attr == "raises"):
+            return []
+    return ["1: the file has tests but neither an assert nor a raises"]
+
+
+def sleeps(source: str) -> list[str]:
+    """Return calls that let a test wait for a while instead of for an event."""
+    tree = ast.parse(source)
+    found = [
+        f"{node.lineno}: imports sleep from time"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and any(a.name == "sleep" for a in node.names)
+    ]
+    clocks = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "time"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "sleep" and isinstance(node.value, ast.Name):
+            found += [f"{node.lineno}: {node.value.id}.sleep"] if node.value.id in clocks else []
+    return found
+
+
+def machine_paths(text: str) -> list[str]:
+    """Return lines that name a folder of one machine."""
+    return _lines_with(_MACHINE_PATH, text, "names a folder of one machine")
+
+
+def unfinished_marks(text: str) -> list[str]:
+    """Return lines that put off work to later."""
+    return _lines_with(_UNFINISHED, text, "leaves work for later")
+
+
+def numbers_without_unit(source: str) -> list[str]:
+    """Return numeric parameters and fields whose name says time or size, but not in which unit."""
+    return [
+        f"{line}: {name} is a number of what? end it in {suffixes[0]}"
+        for line, name in sorted(_numbers(ast.parse(source)))
+        if (suffixes := _suffixes(name)) and not name.lower().endswith(suffixes) and name not in NOT_IN_BYTES
+    ]
+
+
+def _suffixes(name: str) -> tuple[str, ...]:
+    words = set(name.lower().split("_"))
+    if words & _TIME_WORDS:
+        return _TIME_SUFFIXES
+    return _SIZE_SUFFIXES if words & _SIZE_WORDS else ()
+
+
+def _numbers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and _is_number(node.annotation):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.AnnAssign) and _is_number(node.annotation):
+            if isinstance(node.target, ast.Name):
+                yield node.lineno, node.target.id
+            elif isinstance(node.target, ast.Attribute):
+                yield node.lineno, node.target.attr
+
+
+def _is_number(annotation: ast.expr | None) -> bool:
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        annotation = ast.parse(annotation.value, mode="eval").body
+    if isinstance(annotation, ast.BinOp):
+        return _is_number(annotation.left) or _is_number(annotation.right)
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
+        wrappers = {"ClassVar", "Final", "Optional"}
+        return annotation.value.id in wrappers and _is_number(annotation.slice)
+    return isinstance(annotation, ast.Name) and annotation.id in {"int", "float"}
+
+
+def _public(parent: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef | _Function]]:
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.ClassDef | _Function) and not node.name.startswith("_") and not _is_repeat(node):
+            yield prefix + node.name, node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node, f"{prefix}{node.name}.")
+
+
+def _is_repeat(node: ast.ClassDef | _Function) -> bool:
+    """Tell whether a decorator says that the docstring stands at another definition of the same name."""
+    names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return bool(names & {"deleter", "overload", "override", "setter"})
+
+
+def _type_checking_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            yield from node.body
+
+
+def _imported_modules(node: ast.AST, importer: str) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = importer.split(".")[: -node.level] if node.level else []
+    start = ".".join([*base, node.module] if node.module else base)
+    # "from gapless import core" names the module only in its list.
+    return [f"{start}.{alias.name}" for alias in node.names] if start == "gapless" else [start]
+
+
+def _lines_with(pattern: re.Pattern[str], text: str, problem: str) -> list[str]:
+    return [f"{number}: {problem}" for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
