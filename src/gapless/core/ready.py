@@ -120,6 +120,7 @@ class Step(NamedTuple):
     first: int = 0
     last: int = 0
     peer: Address | None = None
+    count: int = 0
     size_bytes: int = 0
     low: int = 0
     delivered: int = 0

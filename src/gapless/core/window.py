@@ -78,13 +78,26 @@ Snapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
 class Window:
     """Runs of one stream between ``low`` and the ceiling of its policy."""
 
-    __slots__ = ("_firsts", "_head", "_runs", "delivered", "high", "keep", "low", "max_bytes", "policy", "stored_bytes")
+    __slots__ = (
+        "_firsts",
+        "_head",
+        "_runs",
+        "delivered",
+        "high",
+        "keep",
+        "low",
+        "max_bytes",
+        "policy",
+        "stored",
+        "stored_bytes",
+    )
 
     def __init__(self, policy: Policy, *, offset: int = 0, keep: bool = False, max_bytes: int | None = None) -> None:
         self.policy = policy
         self.keep = keep
         self.max_bytes = max_bytes
         self.low = self.delivered = self.high = offset
+        self.stored = 0
         self.stored_bytes = 0
         self._runs: list[Run] = []
         self._firsts: list[int] = []
@@ -101,19 +114,15 @@ class Window:
         return self.policy.ceiling(self.low, self.delivered)
 
     @property
-    def stored(self) -> int:
-        """How many messages are stored."""
-        return sum(run.count for run in self._runs[self._head :])
-
-    @property
     def runs(self) -> tuple[Run, ...]:
         """The stored runs in order of seqno."""
         return tuple(self._runs[self._head :])
 
     @property
-    def has_gap(self) -> bool:
-        """Whether a message below high is missing behind what can be delivered."""
-        return self.deliverable < self.high
+    def next_is_there(self) -> bool:
+        """Whether the message after delivered is stored."""
+        at = self._index(self.delivered + 1)
+        return at < len(self._runs) and self._runs[at].first <= self.delivered + 1
 
     @property
     def deliverable(self) -> int:
@@ -140,6 +149,7 @@ class Window:
         if first > self.high and last <= ceiling and self._fitting(run) == run.count:
             self._runs.append(run)
             self._firsts.append(first)
+            self.stored += run.count
             self.stored_bytes += len(run.payload) + len(run.lengths)
             self.high = last
             return Added(run.count)
@@ -171,6 +181,7 @@ class Window:
         at = bisect_left(self._firsts, run.first, self._head)
         self._runs.insert(at, run)
         self._firsts.insert(at, run.first)
+        self.stored += run.count
         self.stored_bytes += run.size_bytes
         self.high = max(self.high, run.last)
 
@@ -258,6 +269,7 @@ class Window:
             self.stored_bytes -= whole.size_bytes - rest.size_bytes
             runs[at], self._firsts[at] = rest, rest.first
         self.low = upto
+        self.stored -= erased
         self._drop_front(at)
         return erased
 
@@ -279,6 +291,7 @@ class Window:
             assert run.first > floor, f"{run} overlaps {floor}"
             floor = run.last
         assert floor <= self.high <= self.ceiling, "nothing above high, and high within the ceiling"
+        assert self.stored == sum(run.count for run in runs), "messages add up"
         assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
 
     def snapshot(self) -> Snapshot:
@@ -291,6 +304,7 @@ class Window:
         self._runs = list(runs)
         self._firsts = [run.first for run in runs]
         self._head = 0
+        self.stored = sum(run.count for run in runs)
         self.stored_bytes = sum(run.size_bytes for run in runs)
 
 

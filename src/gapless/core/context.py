@@ -1,0 +1,113 @@
+"""What the halves of the machine write their answer into while one input is worked on.
+
+It gathers frames per destination and packs them into datagrams, events and trace rows in the order in which they
+happen, and counts. One context lives as long as its member; ``ready`` takes what has gathered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.core.ready import Delivery, Ready, Step, Transmit
+from gapless.wire.codec import HEADER_BYTES, encode, size_bytes
+
+if TYPE_CHECKING:
+    from gapless.core.ready import Event
+    from gapless.identity import Address
+    from gapless.wire.frames import Frame
+
+
+class Context:
+    """The answer in the making."""
+
+    __slots__ = ("_frames", "_group", "_max_frame_bytes", "_me", "_ready", "counters", "now_ns", "tracing")
+
+    def __init__(self, me: Address, group: int, max_frame_bytes: int, *, tracing: bool) -> None:
+        self._me = me
+        self._group = group
+        self._max_frame_bytes = max_frame_bytes
+        self.tracing = tracing
+        self.now_ns = 0
+        self.counters: dict[str, int] = {}
+        self._frames: list[tuple[Address | None, Frame]] = []
+        self._ready = Ready()
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def transmit(self, to: Address | None, frame: Frame) -> None:
+        """Send ``frame`` to one member, or to all."""
+        self._frames.append((to, frame))
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand messages to the application."""
+        self._ready.deliveries.append(delivery)
+
+    def event(self, event: Event) -> None:
+        """Tell the application."""
+        self._ready.events.append(event)
+
+    def step(
+        self,
+        event: str,
+        origin: Address | None = None,
+        first: int = 0,
+        last: int = 0,
+        *,
+        peer: Address | None = None,
+        count: int = 0,
+        size_bytes: int = 0,
+        low: int = 0,
+        delivered: int = 0,
+        high: int = 0,
+        reason: str = "",
+    ) -> None:
+        """Write a row of the trace, if tracing is on."""
+        if self.tracing:
+            row = Step(event, origin, first, last, peer, count, size_bytes, low, delivered, high, reason)
+            self._ready.trace.append(row)
+
+    def drop(
+        self,
+        reason: str,
+        origin: Address | None = None,
+        first: int = 0,
+        last: int = 0,
+        *,
+        peer: Address | None = None,
+        count: int = 1,
+    ) -> None:
+        """Count what is dropped, under its reason."""
+        self.count(f"dropped.{reason}", count)
+        self.step("DROPPED", origin, first, last, peer=peer, count=count, reason=reason)
+
+    def ready(self, deadline_ns: int | None) -> Ready:
+        """Return what has gathered, and start anew."""
+        ready = self._ready
+        self._ready = Ready()
+        ready.deadline_ns = deadline_ns
+        if self._frames:
+            self._pack(ready.transmits)
+            self._frames = []
+        return ready
+
+    def _pack(self, transmits: list[Transmit]) -> None:
+        """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
+        open_frames: dict[Address | None, list[Frame]] = {}
+        filled_bytes: dict[Address | None, int] = {}
+        for to, frame in self._frames:
+            self.count(f"sent.{type(frame).__name__.lower()}")
+            frame_bytes = size_bytes(frame)
+            pending = open_frames.get(to)
+            if pending is None:
+                open_frames[to] = [frame]
+                filled_bytes[to] = HEADER_BYTES + frame_bytes
+            elif filled_bytes[to] + frame_bytes <= self._max_frame_bytes:
+                pending.append(frame)
+                filled_bytes[to] += frame_bytes
+            else:
+                transmits.append(Transmit(to, encode(self._group, self._me, pending)))
+                open_frames[to] = [frame]
+                filled_bytes[to] = HEADER_BYTES + frame_bytes
+        transmits += (Transmit(to, encode(self._group, self._me, frames)) for to, frames in open_frames.items())

@@ -1,0 +1,174 @@
+"""Gaps: when a receiver asks for what it misses.
+
+On noticing a gap: nothing is sent. The highest seqno missing now is remembered, and the gap has a grace in which
+reordered frames may still close it (R-02, the two-pass rule).
+
+Every pass (when the grace is over): what was remembered and is still missing is asked for; what is missing anew is
+remembered for the next pass. A range that was asked for is asked again only after the retry time, doubled with every
+try, with jitter (P-11). Both times follow the measured round trip and never exceed ``xmit_interval``.
+
+On reception of a repair: the time since the question is a sample of the round trip, if the question was put only once.
+On reception of the original after all: the grace was too short, and grows to how late it came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core import ranges
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.run import Run
+    from gapless.wire.frames import Range
+
+_MAX_DOUBLINGS = 16
+
+
+class RoundTrip:
+    """A smoothed round trip and its mean deviation, in the manner of TCP."""
+
+    __slots__ = ("deviation_ns", "late_ns", "smoothed_ns")
+
+    def __init__(self, initial_ns: int) -> None:
+        self.smoothed_ns = initial_ns
+        self.deviation_ns = initial_ns // 2
+        self.late_ns = 0
+
+    def sample(self, round_trip_ns: int) -> None:
+        """Take one measurement in."""
+        error_ns = round_trip_ns - self.smoothed_ns
+        self.smoothed_ns += error_ns // 8
+        self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
+        self.late_ns -= self.late_ns // 8
+
+    def late(self, late_ns: int) -> None:
+        """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
+        self.late_ns = max(self.late_ns, late_ns + late_ns // 4)
+
+
+class _Asked(NamedTuple):
+    first: int
+    last: int
+    asked_ns: int
+    again_ns: int
+    tries: int
+
+
+class Gaps:
+    """What one receiver misses of one stream, and when it asks for it."""
+
+    __slots__ = ("_asked", "_config", "_noticed_ns", "_remembered", "_rng", "due_ns", "round_trip")
+
+    def __init__(self, config: Config, rng: Random) -> None:
+        self._config = config
+        self._rng = rng
+        self.round_trip = RoundTrip(config.initial_round_trip_ns)
+        self.due_ns: int | None = None
+        self._remembered = 0
+        self._noticed_ns = 0
+        self._asked: list[_Asked] = []
+
+    @property
+    def grace_ns(self) -> int:
+        """How long a fresh gap may close by itself."""
+        config = self._config
+        if not config.adaptive_grace:
+            return config.xmit_interval_ns
+        trip = self.round_trip
+        grace_ns = max(config.min_grace_ns, trip.smoothed_ns // 4 + trip.deviation_ns, trip.late_ns)
+        return min(grace_ns, config.xmit_interval_ns)
+
+    def _retry_ns(self, tries: int) -> int:
+        config = self._config
+        if not config.adaptive_grace:
+            return config.xmit_interval_ns
+        trip = self.round_trip
+        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
+        retry_ns <<= min(tries, _MAX_DOUBLINGS)
+        if config.jitter_percent:
+            retry_ns += int(retry_ns * self._rng.random() * config.jitter_percent / 100)
+        return min(retry_ns, config.xmit_interval_ns)
+
+    def notice(self, highest: int, now_ns: int) -> None:
+        """Note that something up to ``highest`` is missing; the grace starts unless one is running."""
+        if self.due_ns is None:
+            self.due_ns = now_ns + self.grace_ns
+            self._remembered = highest
+            self._noticed_ns = now_ns
+
+    def postpone(self, now_ns: int) -> None:
+        """Look again after a retry time: the question for the start of the stream has just been put."""
+        self.due_ns = now_ns + self._retry_ns(0)
+
+    def close(self) -> None:
+        """Note that nothing is missing."""
+        self.due_ns = None
+        self._asked = []
+
+    def arrived(self, run: Run, repair: bool, now_ns: int) -> None:
+        """Learn from data that may answer a question."""
+        for asked in self._asked:
+            if run.first <= asked.first <= run.last:
+                if not repair:
+                    self.round_trip.late(now_ns - self._noticed_ns)
+                elif asked.tries == 1:
+                    self.round_trip.sample(now_ns - asked.asked_ns)
+                return
+
+    def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
+        """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
+        if not missing:
+            self.close()
+            return []
+        remembered = ranges.within(missing, 1, self._remembered)
+        still = [asked for asked in self._asked if ranges.within(missing, asked.first, asked.last)]
+        resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
+        wanted = ranges.minus(remembered, resting)
+        wanted = ranges.first_seqnos(wanted, self._request_limit())
+        self._asked = sorted(
+            [asked for asked in still if asked.again_ns > now_ns]
+            + [self._question(first, last, still, now_ns) for first, last in wanted]
+        )
+        self._plan(missing, now_ns)
+        return wanted
+
+    def _request_limit(self) -> int:
+        return self._config.max_xmit_req_size or 1 << 31
+
+    def _question(self, first: int, last: int, before: list[_Asked], now_ns: int) -> _Asked:
+        tries = max((old.tries for old in before if old.first <= last and old.last >= first), default=0)
+        return _Asked(first, last, now_ns, now_ns + self._retry_ns(tries), tries + 1)
+
+    def _plan(self, missing: list[Range], now_ns: int) -> None:
+        """Set the time of the next pass: a grace for what is new, the end of the shortest rest for what was asked."""
+        highest = missing[-1][1]
+        asked = [(entry.first, entry.last) for entry in self._asked]
+        unasked = ranges.minus(missing, asked)
+        times_ns = [entry.again_ns for entry in self._asked]
+        if unasked:
+            times_ns.append(now_ns + self.grace_ns)
+        if highest > self._remembered:
+            self._remembered = highest
+            self._noticed_ns = now_ns
+        self.due_ns = min(times_ns)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the questions contradict the law of this file."""
+        floor = 0
+        for asked in self._asked:
+            assert floor < asked.first <= asked.last, "questions do not overlap"
+            assert asked.again_ns >= asked.asked_ns + self._config.min_retry_ns, "questions rest"
+            floor = asked.last
+
+    def snapshot(self) -> tuple[bool, int]:
+        """Return the state without its times: in an exhaustive search every rest may be over at any moment."""
+        return (self.due_ns is not None, self._remembered if self.due_ns is not None else 0)
+
+    def restore(self, snapshot: tuple[bool, int]) -> None:
+        """Become what ``snapshot`` says, with every grace and rest over."""
+        noticed, self._remembered = snapshot
+        self.due_ns = 0 if noticed else None
+        self._asked = []

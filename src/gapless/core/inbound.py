@@ -1,0 +1,259 @@
+"""The receiving half of the machine: the stream of one other member.
+
+On reception of data: what is new and in the acceptance range is stored; what is not is dropped and counted. Then
+consecutive messages are handed out until a gap, or until the application has no room for more. An ack is owed.
+
+On reception of a tail: everything up to the announced high is known to exist, so what is missing of it is a gap; an ack
+goes out at once, the last one may have been lost. A start, if none is known yet, opens the stream.
+
+On reception of "gone": what lies at or below low will never come. A stream of which nothing was delivered starts behind
+it; otherwise the loss is reported, never silently waited for (P-01).
+
+Every pass over the gaps: what outlived its grace is asked for (gaps.py). A stream without a start asks for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.core import ranges
+from gapless.core.acks import OwedAck
+from gapless.core.gaps import Gaps
+from gapless.core.pieces import Pieces
+from gapless.core.ready import Delivery, Lost, Started
+from gapless.core.window import Window, window_policy
+from gapless.run import PIECE
+from gapless.wire.codec import HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
+from gapless.wire.frames import Ack, Nak
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.core.context import Context
+    from gapless.core.credit import Credit
+    from gapless.identity import Address
+    from gapless.run import Run
+    from gapless.wire.frames import Tail
+
+_ACKS_PER_BUFFER = 4
+"""An ack is due at the latest when this fraction of the advertised buffer has been delivered."""
+
+
+class Inbound:
+    """The stream of ``origin`` as this member receives it."""
+
+    def __init__(self, origin: Address, config: Config, rng: Random, start: int | None) -> None:
+        self.origin = origin
+        self.config = config
+        self.window: Window | None = None
+        self.start = 0
+        self.announced = 0
+        self.gaps = Gaps(config, rng)
+        self.owed = OwedAck(config.effective_ack_threshold)
+        self.pieces = Pieces(config.max_message_bytes)
+        self.ack_now = False
+        self._early: list[tuple[Run, bool]] = []
+        self._ack_bytes = config.receive_buffer_bytes // _ACKS_PER_BUFFER
+        if start is not None:
+            self._open(start)
+
+    def _open(self, start: int) -> None:
+        config = self.config
+        policy = window_policy(config.window, config.capacity, config.far_limit)
+        self.window = Window(policy, offset=start, max_bytes=config.window_bytes)
+        self.start = start
+
+    # On reception of data
+
+    def on_data(self, run: Run, repair: bool, context: Context) -> None:
+        """Store a run, or keep it for later if the start of the stream is not known yet."""
+        window = self.window
+        if window is None:
+            self._keep_early(run, repair, context)
+            return
+        added = window.add(run)
+        if repair or self.gaps.due_ns is not None:
+            self.gaps.arrived(run, repair, context.now_ns)
+        if added.accepted:
+            context.step("STORE", self.origin, run.first, run.last, peer=self.origin, count=added.accepted)
+        if added.accepted < run.count:
+            for reason in ("duplicate", "old", "far", "full"):
+                if count := getattr(added, reason):
+                    context.drop(reason, self.origin, run.first, run.last, peer=self.origin, count=count)
+            if added.duplicate or added.old:
+                self.owed.owed = True
+
+    def _keep_early(self, run: Run, repair: bool, context: Context) -> None:
+        if len(self._early) < self.config.become_server_queue_size:
+            self._early.append((run, repair))
+        else:
+            context.drop("early", self.origin, run.first, run.last, peer=self.origin, count=run.count)
+        self.gaps.notice(0, context.now_ns)
+
+    # On reception of a tail, of "gone"
+
+    def on_tail(self, tail: Tail, context: Context) -> None:
+        """Take an announcement in; an ack goes out at once."""
+        context.step("TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high)
+        if self.window is None:
+            if tail.start is None:
+                self.gaps.notice(0, context.now_ns)
+                return
+            self.begin(tail.start, context)
+        self.announced = max(self.announced, tail.high)
+        self.on_gone(tail.low, context)
+        self.ack_now = True
+
+    def begin(self, start: int, context: Context) -> None:
+        """Open the stream at ``start`` and take in what came too early."""
+        self._open(start)
+        self.gaps.close()
+        context.event(Started(self.origin, start))
+        early, self._early = self._early, []
+        for run, repair in early:
+            self.on_data(run, repair, context)
+
+    def on_gone(self, low: int, context: Context) -> None:
+        """Give up what does not exist any more at the origin."""
+        window = self.window
+        if window is None or low <= window.delivered:
+            return
+        first = window.delivered + 1
+        context.step("GONE_IN", self.origin, first, low, peer=self.origin)
+        pristine = window.delivered == self.start
+        window.skip_to(low)
+        self.pieces.clear()
+        if pristine:
+            self.start = low
+            context.event(Started(self.origin, low))
+        else:
+            context.event(Lost(self.origin, first, low))
+
+    # Delivery
+
+    @property
+    def can_deliver(self) -> bool:
+        """Whether the next message is there and only the application's room is lacking."""
+        return self.window is not None and self.window.next_is_there
+
+    def deliver(self, credit: Credit, context: Context) -> bool:
+        """Hand out what is consecutive, as far as the application has room; return whether an ack is due at once."""
+        window = self.window
+        due = False
+        while window is not None and (limit := credit.limit()) != 0:
+            runs = window.take(limit)
+            if not runs:
+                break
+            for run in runs:
+                self._hand_out(run, credit, context)
+            size_bytes = sum(run.size_bytes for run in runs)
+            messages = runs[-1].last - runs[0].first + 1
+            due = self.owed.deliver(messages, size_bytes, self._ack_bytes) or due
+            if limit is None:
+                break
+        self.look_for_gaps(context.now_ns)
+        return due
+
+    def _hand_out(self, run: Run, credit: Credit, context: Context) -> None:
+        if run.flags & PIECE:
+            delivery = self.pieces.add(run, context)
+        else:
+            delivery = Delivery(run.origin, run.first, run.last, run)
+        if delivery is not None:
+            credit.spend(delivery.count)
+            context.deliver(delivery)
+
+    # Every pass over the gaps
+
+    def look_for_gaps(self, now_ns: int) -> None:
+        """Start the grace of a gap, or note that there is none."""
+        window = self.window
+        if window is None:
+            return
+        known = max(window.high, min(self.announced, window.ceiling))
+        if known - window.delivered <= window.stored:
+            if self.gaps.due_ns is not None:
+                self.gaps.close()
+        elif self.gaps.due_ns is None:
+            self.gaps.notice(window.missing(known)[-1][1], now_ns)
+
+    def ask(self, context: Context) -> None:
+        """Ask for what is missing and due."""
+        if self.gaps.due_ns is None or self.gaps.due_ns > context.now_ns:
+            return
+        if self.window is None:
+            self._ask_start(context)
+            return
+        known = max(self.window.high, self.announced)
+        wanted = self.gaps.ask(self.window.missing(known), context.now_ns)
+        per_frame = (self.config.max_frame_bytes - HEADER_BYTES - NAK_OVERHEAD_BYTES) // RANGE_BYTES
+        for at in range(0, len(wanted), per_frame):
+            part = tuple(wanted[at : at + per_frame])
+            context.transmit(self.origin, Nak(self.origin, part))
+        for first, last in wanted:
+            context.step("NAK_OUT", self.origin, first, last, peer=self.origin)
+        if wanted:
+            context.count("naks.seqnos", ranges.count(wanted))
+
+    def _ask_start(self, context: Context) -> None:
+        context.transmit(self.origin, Nak(self.origin, ()))
+        self.gaps.postpone(context.now_ns)
+
+    # Acks
+
+    def acknowledge(self, context: Context) -> None:
+        """Send the ack that is owed."""
+        window = self.window
+        if window is None:
+            return
+        self.ack_now = False
+        self.owed.settle(window.delivered)
+        context.step("ACK_OUT", self.origin, last=window.delivered, peer=self.origin)
+        context.transmit(self.origin, Ack(self.origin, window.delivered, self.config.receive_buffer_bytes))
+
+    def abandon(self, credit: Credit, context: Context) -> int:
+        """Deliver what is consecutive whatever the application's room, and return how much lies behind a gap."""
+        if self.window is None:
+            return sum(run.count for run, _ in self._early)
+        for run in self.window.take():
+            self._hand_out(run, credit, context)
+        return self.window.stored
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the receiving half contradicts its own law."""
+        self.gaps.check_invariants()
+        if self.window is None:
+            return
+        self.window.check_invariants()
+        assert not self._early, "an open stream keeps nothing aside"
+        known = max(self.window.high, min(self.announced, self.window.ceiling))
+        assert known - self.window.delivered <= self.window.stored or self.gaps.due_ns is not None, "a gap is being watched"
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state without its times."""
+        window = None if self.window is None else self.window.snapshot()
+        return (
+            window,
+            self.start,
+            self.announced,
+            self.gaps.snapshot(),
+            self.owed.snapshot(),
+            self.pieces.snapshot(),
+            tuple(self._early),
+        )
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with every rest over."""
+        window, self.start, self.announced, gaps, owed, pieces, early = snapshot  # type: ignore[assignment]
+        self.gaps.restore(gaps)  # type: ignore[arg-type]
+        self.owed.restore(owed)  # type: ignore[arg-type]
+        self.pieces.restore(pieces)  # type: ignore[arg-type]
+        self._early = list(early)  # type: ignore[call-overload]
+        if window is None:
+            self.window = None
+            return
+        if self.window is None:
+            self._open(self.start)
+        assert self.window is not None
+        self.window.restore(window)  # type: ignore[arg-type]

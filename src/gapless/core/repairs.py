@@ -1,0 +1,88 @@
+"""Repairs: what an origin sends again.
+
+On a nak from P: of what is asked for and still stored, everything is sent again, lowest first, but for what was
+repaired to P, or to all, a moment ago (another nak for it is on its way or was duplicated), and but for what is over the byte budget of
+this interval; the receiver will ask again. What is purged is answered "gone".
+
+A repair goes to the one that asked, or to all (``use_mcast_xmit``); ``auto`` sends to all as soon as a second member
+asks for the same within the moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core import ranges
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.core.window import Window
+    from gapless.identity import Address
+    from gapless.run import Run
+    from gapless.wire.frames import Range
+
+
+class _Done(NamedTuple):
+    first: int
+    last: int
+    to: Address | None
+    at_ns: int
+
+
+class Answer(NamedTuple):
+    """What a nak leads to: runs to send, and what was held back and why."""
+
+    to: Address | None
+    runs: list[Run]
+    repeated: list[Range]
+    over_budget: list[Range]
+
+
+class Repairs:
+    """The memory of recent repairs, and the budget."""
+
+    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "suppress_ns")
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.suppress_ns = config.min_retry_ns // 2
+        self._recent: list[_Done] = []
+        self._interval_ns = 0
+        self._spent_bytes = 0
+
+    def answer(self, requester: Address, asked: list[Range], window: Window, now_ns: int) -> Answer:
+        """Decide what ``requester`` gets of ``asked``."""
+        self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
+        to = self._destination(requester, asked)
+        done = [(entry.first, entry.last) for entry in self._recent if entry.to is None or entry.to == requester]
+        wanted = ranges.minus(asked, ranges.merged(done))
+        runs: list[Run] = []
+        over_budget: list[Range] = []
+        for run in (found for first, last in wanted for found in window.get(first, last)):
+            if self._spend(run.size_bytes, now_ns):
+                runs.append(run)
+                self._recent.append(_Done(run.first, run.last, to, now_ns))
+            else:
+                over_budget.append((run.first, run.last))
+        return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
+
+    def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
+        choice = self._config.use_mcast_xmit
+        if choice != "auto":
+            return None if choice == "always" else requester
+        others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
+        return None if ranges.minus(asked, ranges.merged(others)) != asked else requester
+
+    def _spend(self, size_bytes: int, now_ns: int) -> bool:
+        if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
+            self._interval_ns = now_ns
+            self._spent_bytes = 0
+        if self._spent_bytes + size_bytes > self._config.repair_budget_bytes:
+            return False
+        self._spent_bytes += size_bytes
+        return True
+
+    def forget(self) -> None:
+        """Forget what was repaired lately: in an exhaustive search every moment may be over."""
+        self._recent = []
+        self._spent_bytes = 0

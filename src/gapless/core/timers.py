@@ -1,0 +1,59 @@
+"""Named deadlines. The machine owns no clock: the shell asks for the next deadline and calls back with the time."""
+
+from __future__ import annotations
+
+ACK = "ack"
+"""Owed acks go out."""
+GAP = "gap"
+"""Gaps that outlived their grace or their back-off are asked for."""
+TAIL = "tail"
+"""The end of the own stream is announced."""
+TIMEOUT = "timeout"
+"""Waiting sends are given up."""
+PIN = "pin"
+"""The member that pins the window is named."""
+
+TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN)
+"""Every timer, in the order in which those due at the same time fire."""
+
+
+class Timers:
+    """At most one deadline per name."""
+
+    __slots__ = ("_deadlines",)
+
+    def __init__(self) -> None:
+        self._deadlines: dict[str, int] = {}
+
+    def arm(self, name: str, at_ns: int | None) -> None:
+        """Set the deadline of ``name``; None takes it away."""
+        if at_ns is None:
+            self._deadlines.pop(name, None)
+        else:
+            self._deadlines[name] = at_ns
+
+    def arm_sooner(self, name: str, at_ns: int) -> None:
+        """Set the deadline unless there is an earlier one."""
+        if at_ns < self._deadlines.get(name, at_ns + 1):
+            self._deadlines[name] = at_ns
+
+    def armed(self, name: str) -> bool:
+        """Return whether ``name`` has a deadline."""
+        return name in self._deadlines
+
+    def due(self, now_ns: int) -> list[str]:
+        """Return the timers whose deadline has come."""
+        return [name for name in TIMERS if self._deadlines.get(name, now_ns + 1) <= now_ns]
+
+    @property
+    def next_ns(self) -> int | None:
+        """The earliest deadline."""
+        return min(self._deadlines.values(), default=None)
+
+    def snapshot(self) -> tuple[str, ...]:
+        """Return which timers are armed; when they would fire is left out."""
+        return tuple(sorted(self._deadlines))
+
+    def restore(self, snapshot: tuple[str, ...]) -> None:
+        """Arm exactly the timers of ``snapshot``, all of them due."""
+        self._deadlines = dict.fromkeys(snapshot, 0)
