@@ -56,7 +56,7 @@ class Context:
         last: int = 0,
         *,
         peer: Address | None = None,
-        count: int = 0,
+        message_count: int = 0,
         size_bytes: int = 0,
         low: int = 0,
         delivered: int = 0,
@@ -65,7 +65,7 @@ class Context:
     ) -> None:
         """Write a row of the trace, if tracing is on."""
         if self.tracing:
-            row = Step(event, origin, first, last, peer, count, size_bytes, low, delivered, high, reason)
+            row = Step(event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason)
             self._ready.trace.append(row)
 
     def drop(
@@ -76,11 +76,11 @@ class Context:
         last: int = 0,
         *,
         peer: Address | None = None,
-        count: int = 1,
+        message_count: int = 1,
     ) -> None:
         """Count what is dropped, under its reason."""
-        self.count(f"dropped.{reason}", count)
-        self.step("DROPPED", origin, first, last, peer=peer, count=count, reason=reason)
+        self.count(f"dropped.{reason}", message_count)
+        self.step("DROPPED", origin, first, last, peer=peer, message_count=message_count, reason=reason)
 
     def ready(self, deadline_ns: int | None) -> Ready:
         """Return what has gathered, and start anew."""

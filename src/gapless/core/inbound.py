@@ -76,11 +76,11 @@ class Inbound:
         if repair or self.gaps.due_ns is not None:
             self.gaps.arrived(run, repair, context.now_ns)
         if added.accepted:
-            context.step("STORE", self.origin, run.first, run.last, peer=self.origin, count=added.accepted)
+            context.step("STORE", self.origin, run.first, run.last, peer=self.origin, message_count=added.accepted)
         if added.accepted < run.count:
             for reason in ("duplicate", "old", "far", "full"):
                 if count := getattr(added, reason):
-                    context.drop(reason, self.origin, run.first, run.last, peer=self.origin, count=count)
+                    context.drop(reason, self.origin, run.first, run.last, peer=self.origin, message_count=count)
             if added.duplicate or added.old:
                 self.owed.owed = True
 
@@ -88,7 +88,7 @@ class Inbound:
         if len(self._early) < self.config.become_server_queue_size:
             self._early.append((run, repair))
         else:
-            context.drop("early", self.origin, run.first, run.last, peer=self.origin, count=run.count)
+            context.drop("early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count)
         self.gaps.notice(0, context.now_ns)
 
     # On reception of a tail, of "gone"
@@ -161,7 +161,7 @@ class Inbound:
         else:
             delivery = Delivery(run.origin, run.first, run.last, run)
         if delivery is not None:
-            credit.spend(delivery.count)
+            credit.spend(delivery.message_count)
             context.deliver(delivery)
 
     # Every pass over the gaps
@@ -228,7 +228,9 @@ class Inbound:
         self.window.check_invariants()
         assert not self._early, "an open stream keeps nothing aside"
         known = max(self.window.high, min(self.announced, self.window.ceiling))
-        assert known - self.window.delivered <= self.window.stored or self.gaps.due_ns is not None, "a gap is being watched"
+        assert known - self.window.delivered <= self.window.stored or self.gaps.due_ns is not None, (
+            "a gap is being watched"
+        )
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""

@@ -88,7 +88,7 @@ class Member:
     ) -> Ready:
         """Send messages to the group, in this order; ``ticket`` of the answer names the send in later events.
 
-        With ``wait=False`` all of them are taken at once or none is. ``loopback`` says whether the sender gets them too.
+        With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the sender gets them too.
         """
         self._check_payloads(payloads)
         context = self._begin(now_ns)
@@ -323,7 +323,7 @@ class Member:
         if run.flags & PIECE:
             delivery = self._own_pieces.add(run, context)
         if delivery is not None:
-            self._credit.spend(delivery.count)
+            self._credit.spend(delivery.message_count)
             context.deliver(delivery)
 
     def _share_buffers(self, now_ns: int) -> None:
@@ -357,7 +357,7 @@ class Member:
         return self._timers.snapshot()
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state as a hashable value, without times, counters and the view, which must not change meanwhile."""
+        """Return the state as a hashable value, without times and counters; the view must not change meanwhile."""
         return (self.outbound.snapshot(), *(stream.snapshot() for stream in self.inbound.values()))
 
     def restore(self, snapshot: tuple[object, ...]) -> None:

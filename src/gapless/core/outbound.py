@@ -11,8 +11,8 @@ low"; a nak without ranges is answered with the start that P has been given.
 Every tail interval: while somebody has not acknowledged everything, and nothing was sent lately, low and high are
 announced: to the one that is behind, or to all. The interval doubles up to ``xmit_interval``.
 
-Flow control: beside ``capacity`` and ``window_bytes`` the bytes outstanding never exceed the share of this sender in the
-smallest receive buffer that a member has advertised (design rule 7).
+Flow control: beside ``capacity`` and ``window_bytes``, the bytes outstanding never exceed the share of this sender in
+the smallest receive buffer that a member has advertised (design rule 7).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Outbound:
         low = self.window.low
         purged = self.window.purge(self.acks.minimum)
         if self.window.low > low:
-            context.step("PURGE", self.me, low + 1, self.window.low, count=purged)
+            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged)
             self._watch(context.now_ns)
         if self.window.low == self.window.high:
             self._tail_ns = None

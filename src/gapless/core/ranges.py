@@ -47,9 +47,7 @@ def minus(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
 
 def within(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
     """Return the part of ``ranges`` in ``floor .. ceiling``."""
-    return [
-        (max(first, floor), min(last, ceiling)) for first, last in ranges if first <= ceiling and last >= floor
-    ]
+    return [(max(first, floor), min(last, ceiling)) for first, last in ranges if first <= ceiling and last >= floor]
 
 
 def first_seqnos(ranges: Iterable[Range], limit: int) -> list[Range]:

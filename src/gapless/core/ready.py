@@ -1,8 +1,8 @@
 """What every input of the machine gives back: one ``Ready``.
 
-The shell works through a ready in the order of its fields: it puts the transmits on the network, hands the deliveries to
-the application, tells it the events, and calls ``tick`` at the deadline. Nothing in it may be dropped but transmits, for
-the network may lose those anyway.
+The shell works through a ready in the order of its fields: it puts the transmits on the network, hands the deliveries
+to the application, tells it the events, and calls ``tick`` at the deadline. Only transmits may be dropped, for the
+network may lose those anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Delivery(NamedTuple):
     content: Run | bytes
 
     @property
-    def count(self) -> int:
+    def message_count(self) -> int:
         """How many messages the application gets."""
         return self.content.count if isinstance(self.content, Run) else 1
 
@@ -89,10 +89,10 @@ class Lost(NamedTuple):
 
 
 class Discarded(NamedTuple):
-    """``count`` stored messages of a departed ``origin`` were behind a gap and are given up."""
+    """``message_count`` stored messages of a departed ``origin`` were behind a gap and are given up."""
 
     origin: Address
-    count: int
+    message_count: int
 
 
 class Oversized(NamedTuple):
@@ -120,7 +120,7 @@ class Step(NamedTuple):
     first: int = 0
     last: int = 0
     peer: Address | None = None
-    count: int = 0
+    message_count: int = 0
     size_bytes: int = 0
     low: int = 0
     delivered: int = 0

@@ -1,8 +1,8 @@
 """Repairs: what an origin sends again.
 
 On a nak from P: of what is asked for and still stored, everything is sent again, lowest first, but for what was
-repaired to P, or to all, a moment ago (another nak for it is on its way or was duplicated), and but for what is over the byte budget of
-this interval; the receiver will ask again. What is purged is answered "gone".
+repaired to P, or to all, a moment ago (another nak for it is on its way or was duplicated), and but for what is over
+the byte budget of this interval; the receiver will ask again. What is purged is answered "gone".
 
 A repair goes to the one that asked, or to all (``use_mcast_xmit``); ``auto`` sends to all as soon as a second member
 asks for the same within the moment.

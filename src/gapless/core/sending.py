@@ -4,8 +4,8 @@ On sending: the messages join the queue. While the window has room, messages fro
 runs, each as large as a frame allows; only then are they numbered (P-06, P-14). So a send that is cancelled or times
 out leaves no hole, and the order on the wire is the order of the numbers.
 
-A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has a number the message
-is accepted: the rest follows as room comes, and it cannot be cancelled any more.
+A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has a number the
+message is accepted: the rest follows as room comes, and it cannot be cancelled any more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 class Batch(NamedTuple):
     """What goes into one run, still without numbers."""
@@ -118,7 +119,7 @@ class SendQueue:
             return None
         limit_bytes = self._room_bytes if room_bytes is None else min(self._room_bytes, room_bytes)
         head = self._waiting[0]
-        if head.offset or len(head.messages[head.taken]) + LENGTH_BYTES > self._room_bytes:
+        if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self._room_bytes:
             return self._next_piece(head, None if empty else room_bytes)
         return self._next_whole(head.flags, room, limit_bytes, empty)
 
@@ -143,7 +144,7 @@ class SendQueue:
             head = self._waiting[0]
             start = head.taken
             end = bisect_right(head.costs, head.costs[start] + limit_bytes, start) - 1
-            if end <= start and empty and not messages and head.costs[start + 1] - head.costs[start] <= self._room_bytes:
+            if end <= start and empty and not messages:
                 end = start + 1
             end = min(end, start + room)
             if end <= start:
@@ -167,10 +168,8 @@ class SendQueue:
 
         A message that is under way in pieces stays: it was accepted with its first piece.
         """
-        for at, waiting in enumerate(self._waiting):
-            if waiting.ticket == ticket:
-                break
-        else:
+        waiting = next((waiting for waiting in self._waiting if waiting.ticket == ticket), None)
+        if waiting is None:
             return None
         if waiting.offset:
             keep = waiting.taken + 1
@@ -179,7 +178,7 @@ class SendQueue:
             waiting.deadline_ns = None
             waiting.given_up = True
             return GivenUp(ticket, keep, reason)
-        del self._waiting[at]
+        self._waiting.remove(waiting)
         return GivenUp(ticket, waiting.taken, reason)
 
     def overdue(self, now_ns: int) -> list[int]:
