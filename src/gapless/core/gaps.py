@@ -99,9 +99,9 @@ class Gaps:
             self._remembered = highest
             self._noticed_ns = now_ns
 
-    def postpone(self, now_ns: int) -> None:
-        """Look again after a retry time: the question for the start of the stream has just been put."""
-        self.due_ns = now_ns + self._retry_ns(0)
+    def postpone(self, tries: int, now_ns: int) -> None:
+        """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
+        self.due_ns = now_ns + self._retry_ns(tries)
 
     def close(self) -> None:
         """Note that nothing is missing."""

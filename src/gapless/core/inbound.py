@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from gapless.run import Run
     from gapless.wire.frames import Tail
 
-_ACKS_PER_BUFFER = 4
-"""An ack is due at the latest when this fraction of the advertised buffer has been delivered."""
-
 
 class Inbound:
     """The stream of ``origin`` as this member receives it."""
@@ -53,8 +50,8 @@ class Inbound:
         self.owed = OwedAck(config.effective_ack_threshold)
         self.pieces = Pieces(config.max_message_bytes)
         self.ack_now = False
+        self._start_tries = 0
         self._early: list[tuple[Run, bool]] = []
-        self._ack_bytes = config.receive_buffer_bytes // _ACKS_PER_BUFFER
         if start is not None:
             self._open(start)
 
@@ -137,8 +134,11 @@ class Inbound:
         """Whether the next message is there and only the application's room is lacking."""
         return self.window is not None and self.window.next_is_there
 
-    def deliver(self, credit: Credit, context: Context) -> bool:
-        """Hand out what is consecutive, as far as the application has room; return whether an ack is due at once."""
+    def deliver(self, credit: Credit, ack_bytes: int, context: Context) -> bool:
+        """Hand out what is consecutive, as far as the application has room; return whether an ack is due at once.
+
+        It is due after ``ack_bytes`` at the latest, so that a sender that fills its share of the buffer goes on.
+        """
         window = self.window
         due = False
         while window is not None and (limit := credit.limit()) != 0:
@@ -149,7 +149,7 @@ class Inbound:
                 self._hand_out(run, credit, context)
             size_bytes = sum(run.size_bytes for run in runs)
             messages = runs[-1].last - runs[0].first + 1
-            due = self.owed.deliver(messages, size_bytes, self._ack_bytes) or due
+            due = self.owed.deliver(messages, size_bytes, ack_bytes) or due
             if limit is None:
                 break
         self.look_for_gaps(context.now_ns)
@@ -198,7 +198,8 @@ class Inbound:
 
     def _ask_start(self, context: Context) -> None:
         context.transmit(self.origin, Nak(self.origin, ()))
-        self.gaps.postpone(context.now_ns)
+        self.gaps.postpone(self._start_tries, context.now_ns)
+        self._start_tries += 1
 
     # Acks
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from gapless.run import Run
     from gapless.wire.frames import Frame
 
+_ACKS_PER_SHARE = 4
+"""How many acks a sender gets, at the least, for its share of the receive buffer."""
+
 
 class Member:
     """One member: give it inputs, work through the ``Ready`` that each returns."""
@@ -56,6 +59,7 @@ class Member:
         self._timers = timers.Timers()
         self._owing: dict[Address, Inbound] = {}
         self._stalled: dict[Address, Inbound] = {}
+        self._turn = 0
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, Marks] = {}
@@ -127,11 +131,19 @@ class Member:
         return self._finish(())
 
     def consumed(self, messages: int, now_ns: int) -> Ready:
-        """Note that the application is done with messages it was handed: there is room for as many more."""
-        self._begin(now_ns)
+        """Note that the application is done with messages it was handed: there is room for as many more.
+
+        Streams that wait for room, the own one among them, come first in turn.
+        """
+        context = self._begin(now_ns)
         self._credit.refund(messages)
-        stalled, self._stalled = self._stalled, {}
-        return self._finish(stalled.values())
+        waiting = list(self._stalled.values())
+        self._turn += 1
+        at = self._turn % (len(waiting) + 1)
+        if at == len(waiting):
+            self._deliver_own(context)
+        self._stalled = {}
+        return self._finish(waiting[at:] + waiting[:at])
 
     # Inputs of the network and the clock
 
@@ -280,7 +292,8 @@ class Member:
 
     def _settle(self, stream: Inbound, context: Context) -> None:
         """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
-        if stream.deliver(self._credit, context) or stream.ack_now:
+        ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
+        if stream.deliver(self._credit, ack_bytes, context) or stream.ack_now:
             stream.acknowledge(context)
             self._owing.pop(stream.origin, None)
         elif stream.owed.owed and stream.origin not in self._owing:
