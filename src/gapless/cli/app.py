@@ -1,0 +1,68 @@
+"""The list of commands, and the one place that turns errors into a line and an exit code.
+
+Exit codes: 0 all is well; 1 the command did its work and found violations; 2 the input was wrong (one line says what,
+what was expected and what to do); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gapless import __version__
+from gapless.cli.config import config
+from gapless.cli.demo import demo
+from gapless.cli.explore import explore
+from gapless.cli.mutants import mutants
+from gapless.cli.scenario import scenario
+from gapless.cli.shrink import shrink
+from gapless.cli.sim import sim
+from gapless.errors import GaplessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gapless")
+def cli() -> None:
+    """Reliable, ordered group messaging without a broker: simulate it, search it, try to break it."""
+
+
+for command in (sim, shrink, scenario, explore, mutants, config, demo):
+    cli.add_command(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        result = cli.main(args=list(arguments), prog_name="gapless", standalone_mode=False)
+    except click.ClickException as error:
+        return _complain(error.format_message(), _where(error))
+    except (GaplessError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader has gone away; python would complain once more when it closes standard output.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return _complain(str(error), None)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain("interrupted", None, INTERRUPTED)
+    return result if isinstance(result, int) else 0
+
+
+def _where(error: click.ClickException) -> str | None:
+    context = getattr(error, "ctx", None)
+    return None if context is None else str(context.command_path)
+
+
+def _complain(message: str, path: str | None, code: int = WRONG_INPUT) -> int:
+    line = " ".join(message.split())
+    hint = f" (see: {path} --help)" if path else ""
+    sys.stderr.write(f"{path or 'gapless'}: {line}{hint}\n")
+    return code

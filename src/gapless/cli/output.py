@@ -1,0 +1,90 @@
+"""What the commands share: options, tables, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from gapless.config import PROFILES, Config
+from gapless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+"""``--json``, the same for every command."""
+
+profile_option = click.option("--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(PROFILES)}.")
+config_option = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with a [gapless] table of knobs."
+)
+properties_option = click.option(
+    "--properties", metavar="NAME=VALUE;…", help='Knobs as one line, such as "capacity=4;xmit_interval=100".'
+)
+
+
+def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the three ways to set knobs."""
+    return profile_option(config_option(properties_option(command)))
+
+
+def read_config(profile: str | None, config_file: Path | None, properties: str | None) -> Config:
+    """Return the config that the options describe."""
+    return Config.make(**read_knobs(profile, config_file, properties))
+
+
+def read_knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
+    """Return only the knobs that the options set, in the form a person writes; every value is checked."""
+    if config_file is not None and properties is not None:
+        raise ConfigError("--config and --properties both set knobs; give one of them")
+    config = Config()
+    if config_file is not None:
+        config = Config.load(config_file)
+    elif properties is not None:
+        config = Config.from_properties(properties)
+    if profile is not None:
+        config = config.replace(profile=profile)
+    default = Config().as_dict()
+    return {key: value for key, value in config.as_dict().items() if value != default[key]}
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line."""
+    click.echo(json.dumps(value, default=str))
+
+
+def console() -> Console:
+    """Return the console that tables go to."""
+    return Console()
+
+
+def make_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Return a table; numbers are aligned to the right."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    body = [tuple(row) for row in rows]
+    for at, column in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[at], (int, float)) for row in body)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    return table
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error; yield a function that sets how much is done."""
+    if quiet:
+        yield lambda _done: None
+        return
+    text = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=done)
