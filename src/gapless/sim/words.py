@@ -1,0 +1,546 @@
+"""A script in words, one line for each thing, and back: every script has exactly one text, every text one script.
+
+The lines, in the order in which they are printed (a file may have them in any order)::
+
+    network 2ms                                the delay of every frame that has no fate (1ms if the line is missing)
+    seed 7                                     what feeds the members' own randomness
+    calm 300ms                                 from here on no fault may strike
+    clock b epoch 5ms drift -40ppm             b's own clock
+    group a b c                                a, b and c start at 0ms with view 1 of them all
+    5ms a sends "hello" a1..3 of 200B          messages: a text; generated ones (see script.payload); 0x and hex
+    6ms a sends "x" (no wait, timeout 20ms)    also: loopback, no loopback
+    7ms a cancels send 2
+    7ms c pauses                               also: resumes, crashes, starts
+    8ms b reads a message per 3ms              or: reads at once
+    9ms a notes digest k                       to be used by a view to come
+    9ms a b install view 2: a b from k         or: from zero, or neither
+    9ms mark partition a                       only noted
+    lose DATA a2..3 a->b #1                    the fate of one frame; #1..3 stands for three of the same name
+    delay ACK a1 b->a #1 to 12ms
+    duplicate DATA a1 a->b #1 at 9ms           the frame arrives as usual, and again 9 ms after it was sent
+    corrupt DATA a1 a->b #1 to 0x474c
+    forge DATA a1 a->b #1 as "nonsense"        the frame arrives as usual, and something else too
+    fate TAIL a0..1 a->b #2: 2ms, again 8ms, corrupt 4ms "", forged 5ms "x"
+    late timer 3 of b by 20ms
+
+A fate that has another cause than its verb says ends with ``by CAUSE``.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.errors import ConfigError, GaplessError
+from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.sim.naming import FrameName
+from gapless.sim.script import (
+    Cancel,
+    Crash,
+    Fate,
+    Install,
+    Mark,
+    Note,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    opening,
+    payload,
+)
+from gapless.units import NS_PER_MS, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gapless.sim.script import Action
+
+MAX_SENT_BYTES = 1 << 28
+"""What one line of a script may send at most: a slip of the pen must not eat the memory."""
+
+SHORT_BYTES = 12
+"""A generated message up to this size is shown as its text, a longer one by its number and size."""
+
+
+class ScenarioError(GaplessError):
+    """A scenario file says something that nobody can play; the message begins with the file and the line."""
+
+
+# Times and bytes
+
+
+def show_time(time_ns: int) -> str:
+    """Return a time in milliseconds, exact to the nanosecond."""
+    whole, rest = divmod(time_ns, NS_PER_MS)
+    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") + "ms" if rest else f"{whole}ms"
+
+
+def show_bytes(content: bytes) -> str:
+    """Return bytes in the most readable form that tells them exactly."""
+    generated = _generated(content)
+    if generated is not None and len(content) > SHORT_BYTES:
+        return f"{generated[0]}{generated[1]} of {len(content)}B"
+    if not _is_text(content):
+        return f"0x{content.hex()}"
+    if len(content) > _LONG_TEXT_BYTES and (unit := _unit_of(content)) is not None:
+        return f'"{unit.decode()}" of {len(content)}B'
+    return f'"{content.decode()}"'
+
+
+def _is_text(content: bytes) -> bool:
+    return all(32 <= letter <= 126 and letter != 34 for letter in content)
+
+
+_LONG_TEXT_BYTES = 40
+_MAX_UNIT_BYTES = 8
+_GENERATED = re.compile(rb"([a-z]+'*)(0|[1-9][0-9]*)\|")
+
+
+def _generated(content: bytes) -> tuple[str, int] | None:
+    """Return whose message and which one ``content`` is, if script.payload made it."""
+    match = _GENERATED.match(content)
+    if match is None:
+        return None
+    who, number = match[1].decode(), int(match[2])
+    return (who, number) if payload(who, number, len(content)) == content else None
+
+
+def _unit_of(content: bytes) -> bytes | None:
+    for length in range(1, _MAX_UNIT_BYTES + 1):
+        unit = content[:length]
+        if _repeated(unit, len(content)) == content:
+            return unit
+    return None
+
+
+def _repeated(unit: bytes, size_bytes: int) -> bytes:
+    return (unit * (size_bytes // len(unit) + 1))[:size_bytes]
+
+
+def _show_payloads(payloads: tuple[bytes, ...]) -> str:
+    """Return the messages of one send; consecutive generated ones of one size are one stretch."""
+    words: list[str] = []
+    numbered = [(at, content, _generated(content)) for at, content in enumerate(payloads)]
+    for _, group in groupby(numbered, key=_stretch):
+        members = list(group)
+        generated = members[0][2]
+        if len(members) > 1 and generated is not None:
+            who, first = generated
+            words.append(f"{who}{first}..{first + len(members) - 1} of {len(members[0][1])}B")
+        else:
+            words += [show_bytes(content) for _, content, _ in members]
+    return " ".join(words)
+
+
+def _stretch(numbered: tuple[int, bytes, tuple[str, int] | None]) -> tuple[str, int, int]:
+    at, content, generated = numbered
+    return ("", at, 0) if generated is None else (generated[0], generated[1] - at, len(content))
+
+
+_LIFE = r"[a-z]+'*"
+_TIME = r"\d+(?:\.\d+)?(?:ns|us|ms|s|min)"
+_BYTES = re.compile(
+    rf'"(?P<text>[^"]*)"(?: of (?P<cut>\d+)B)?'
+    rf"|(?P<who>{_LIFE})(?P<first>\d+)(?:\.\.(?P<last>\d+))? of (?P<size>\d+)B"
+    r"|0x(?P<hex>(?:[0-9a-f]{2})*)"
+)
+
+
+_OPTIONS = re.compile(r"\(([a-z0-9., ]*)\)")
+
+
+def _read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
+    """Return the messages that a line lists, and the words in parentheses behind them."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(text):
+        options = _OPTIONS.fullmatch(text, at)
+        if options is not None:
+            return tuple(found), options[1]
+        match = _BYTES.match(text, at)
+        if match is None or text[match.end() : match.end() + 1] not in {"", " "}:
+            raise ScenarioError(
+                f'cannot read the message {text[at : at + 40]!r}; write "text", "text" of 200B, a1..3 of 8B or 0x0a1b'
+            )
+        found += _contents(match)
+        at = match.end() + 1
+    return tuple(found), ""
+
+
+def _contents(match: re.Match[str]) -> Iterator[bytes]:
+    """Return the messages that one match stands for."""
+    if match["hex"] is not None:
+        yield bytes.fromhex(match["hex"])
+    elif match["who"] is not None:
+        first, last, size_bytes = int(match["first"]), int(match["last"] or match["first"]), int(match["size"])
+        if last < first:
+            raise ScenarioError(f"{match[0]!r} ends before it begins")
+        _check_size((last - first + 1) * max(1, size_bytes))
+        yield from (payload(match["who"], number, size_bytes) for number in range(first, last + 1))
+    else:
+        text = match["text"].encode()
+        if not _is_text(text):
+            raise ScenarioError(f"{match[0]} is not plain text; write it as 0x and hex")
+        if match["cut"] is None:
+            yield text
+            return
+        if not text:
+            raise ScenarioError(f"{match[0]}: an empty text cannot be repeated")
+        _check_size(int(match["cut"]))
+        yield _repeated(text, int(match["cut"]))
+
+
+def _check_size(sent_bytes: int) -> None:
+    if sent_bytes > MAX_SENT_BYTES:
+        raise ScenarioError(f"{sent_bytes} bytes in one line are too many; the most is {MAX_SENT_BYTES}")
+
+
+def _read_bytes(text: str) -> bytes:
+    contents, options = _read_payloads(text)
+    if len(contents) != 1 or options:
+        raise ScenarioError(f"expected the bytes of one datagram, not {len(contents)}: {text!r}")
+    return contents[0]
+
+
+def _read_time(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ConfigError as error:
+        raise ScenarioError(f"{text!r}: {error}") from error
+
+
+# Actions
+
+
+def _show_action(action: Action, who: str, many: bool) -> str:
+    verb = _SHOW[type(action)](action)
+    if many:
+        # "a starts", but "a b start": only these verbs are said of several lives at once.
+        head, _, rest = verb.partition(" ")
+        verb = f"{_PLURALS[head]} {rest}".rstrip()
+    return f"{show_time(action.at_ns)} {who} {verb}"
+
+
+def _show_send(action: Send) -> str:
+    options = [] if action.wait else ["no wait"]
+    if action.timeout_ns is not None:
+        options.append(f"timeout {show_time(action.timeout_ns)}")
+    if action.loopback is not None:
+        options.append("loopback" if action.loopback else "no loopback")
+    return f"sends {_show_payloads(action.payloads)}".rstrip() + (f" ({', '.join(options)})" if options else "")
+
+
+def _show_install(action: Install) -> str:
+    source = f" from {action.digest}" if action.digest else ""
+    return f"installs view {action.number}: {' '.join(action.members)}{source}"
+
+
+def _show_read(action: Read) -> str:
+    return f"reads a message per {show_time(action.per_message_ns)}" if action.per_message_ns else "reads at once"
+
+
+_SHOW: dict[type, Callable[..., str]] = {
+    Start: lambda action: "starts",  # noqa: ARG005
+    Pause: lambda action: "pauses",  # noqa: ARG005
+    Resume: lambda action: "resumes",  # noqa: ARG005
+    Crash: lambda action: "crashes",  # noqa: ARG005
+    Install: _show_install,
+    Note: lambda action: f"notes digest {action.key}",
+    Send: _show_send,
+    Cancel: lambda action: f"cancels send {action.nth}",
+    Read: _show_read,
+}
+_PLURALS = {"starts": "start", "pauses": "pause", "resumes": "resume", "crashes": "crash", "installs": "install"}
+
+
+def _show_actions(actions: list[Action]) -> Iterator[str]:
+    """Return the lines of all actions, in order; the same thing done by several at once is one line."""
+    names = tuple(action.who for action in actions if isinstance(action, Start) and not action.at_ns)
+    begun = opening(names) if names else []
+    while names and actions[: len(begun)] != begun:
+        names = names[:-1]
+        begun = opening(names) if names else []
+    if names:
+        yield f"group {' '.join(names)}"
+    for _, group in groupby(enumerate(actions[len(begun) :]), key=_togetherness):
+        members = [action for _, action in group]
+        if isinstance(members[0], Mark):
+            yield f"{show_time(members[0].at_ns)} mark {members[0].what} {members[0].who}".rstrip()
+        else:
+            yield _show_action(members[0], " ".join(action.who for action in members), len(members) > 1)
+
+
+def _togetherness(numbered: tuple[int, Action]) -> object:
+    at, action = numbered
+    if isinstance(action, (Start, Pause, Resume, Crash, Install)):
+        return type(action).__name__, action[:1] + action[2:]
+    return at
+
+
+_SUBJECTS = rf"(?P<at>{_TIME}) +(?P<who>{_LIFE}(?: +{_LIFE})*?) +"
+_ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
+    (re.compile(_SUBJECTS + form), build)
+    for form, build in (
+        ("starts?", Start),
+        ("pauses?", Pause),
+        ("resumes?", Resume),
+        ("crash(?:es)?", Crash),
+        (
+            rf"installs? +view +(\d+): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(\S+))?",
+            lambda at, who, number, members, key: Install(at, who, int(number), tuple(members.split()), key or ""),
+        ),
+        (r"notes? +digest +(\S+)", Note),
+        (r"cancels? +send +(\d+)", lambda at, who, nth: Cancel(at, who, int(nth))),
+        (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
+        ("reads? +at +once", lambda at, who: Read(at, who, 0)),
+        (
+            r"sends?(?: +(.*))?",
+            lambda at, who, rest: _read_send(at, who, rest or ""),
+        ),
+    )
+]
+_MARK_FORM = re.compile(rf"({_TIME}) +mark +(\S+)(?: +(\S+))?")
+
+
+def _read_send(at_ns: int, who: str, text: str) -> Send:
+    payloads, options = _read_payloads(text)
+    send = Send(at_ns, who, payloads)
+    for word in options.split(", ") if options else ():
+        if word == "no wait":
+            send = send._replace(wait=False)
+        elif word in {"loopback", "no loopback"}:
+            send = send._replace(loopback=word == "loopback")
+        elif word.startswith("timeout "):
+            send = send._replace(timeout_ns=_read_time(word.removeprefix("timeout ")))
+        else:
+            raise ScenarioError(f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback")
+    return send
+
+
+def _read_action(line: str) -> list[Action] | None:
+    mark = _MARK_FORM.fullmatch(line)
+    if mark is not None:
+        return [Mark(_read_time(mark[1]), mark[3] or "", mark[2])]
+    for form, build in _ACTION_FORMS:
+        match = form.fullmatch(line)
+        if match is not None:
+            at, subjects, *details = match.groups()
+            return [build(_read_time(at), who, *details) for who in subjects.split()]
+    return None
+
+
+# Fates
+
+
+class _Shape(NamedTuple):
+    """One way to say a fate: its verb, its usual cause, and the word before what it needs."""
+
+    verb: str
+    cause: str
+    word: str
+
+
+_SHAPES = (
+    _Shape("lose", "loss", ""),
+    _Shape("delay", "delay", "to"),
+    _Shape("duplicate", "duplicate", "at"),
+    _Shape("corrupt", "corrupt", "to"),
+    _Shape("forge", "garbage", "as"),
+)
+_CAUSES = {shape.verb: shape.cause for shape in _SHAPES}
+
+
+def _show_fate(name: str, fate: Fate, delay_ns: int) -> str:
+    verb, rest = _shape_of(fate, delay_ns)
+    cause = "" if fate.reason == _CAUSES.get(verb) else f" by {fate.reason}"
+    return f"{verb} {name}{rest}{cause}"
+
+
+def _shape_of(fate: Fate, delay_ns: int) -> tuple[str, str]:
+    """Return the verb for a fate, and what follows the name."""
+    usual = (delay_ns, None, INTACT)
+    match fate.copies:
+        case ():
+            return "lose", ""
+        case ((at_ns, None, mark),) if mark == INTACT:
+            return "delay", f" to {show_time(at_ns)}"
+        case (first, (at_ns, None, mark)) if first == usual and mark == DUPLICATE:
+            return "duplicate", f" at {show_time(at_ns)}"
+        case ((at_ns, bytes() as content, mark),) if at_ns == delay_ns and mark == CORRUPT:
+            return "corrupt", f" to {show_bytes(content)}"
+        case (first, (at_ns, bytes() as content, mark)) if first == usual and at_ns == delay_ns and mark == FORGED:
+            return "forge", f" as {show_bytes(content)}"
+    return "fate", ": " + ", ".join(map(_show_copy, fate.copies))
+
+
+def _show_copy(copy: tuple[int, bytes | None, str]) -> str:
+    at_ns, content, mark = copy
+    word = {INTACT: "", DUPLICATE: "again "}.get(mark, f"{mark} ")
+    return f"{word}{show_time(at_ns)}" + ("" if content is None else f" {show_bytes(content)}")
+
+
+def _show_fates(fates: dict[FrameName, Fate], delay_ns: int) -> Iterator[str]:
+    """Return the lines of all fates; the same fate of a name with consecutive numbers is one line."""
+    said: set[FrameName] = set()
+    for name, fate in fates.items():
+        if name in said:
+            continue
+        first = last = name
+        while fates.get(before := first._replace(nth=first.nth - 1)) == fate:
+            first = before
+        while fates.get(after := last._replace(nth=last.nth + 1)) == fate:
+            last = after
+        said.update(name._replace(nth=nth) for nth in range(first.nth, last.nth + 1))
+        span = f"{first}" if first == last else f"{first}..{last.nth}"
+        yield _show_fate(span, fate, delay_ns)
+
+
+_FATE_FORM = re.compile(
+    r"(lose|delay|duplicate|corrupt|forge|fate) +([A-Z]+ +\S+ +\S+->\S+ +#\d+)(?:\.\.(\d+))?(:| +to| +at| +as)?"
+    r"(?: +(\S.*?))??(?: +by +([a-z][a-z+-]*))?"
+)
+_MAX_NAMES = 10_000
+_COPY_FORM = re.compile(rf"(?:(again|corrupt|forged) +)?({_TIME})(?: +(\"[^\"]*\"(?: of \d+B)?|\S+(?: of \d+B)?))?")
+
+
+def _read_fates(line: str, delay_ns: int) -> dict[FrameName, Fate] | None:
+    match = _FATE_FORM.fullmatch(line)
+    if match is None:
+        return None
+    verb, text, last, word, rest, cause = match.groups()
+    try:
+        first = FrameName.parse(" ".join(text.split()))
+    except ValueError as error:
+        raise ScenarioError(str(error)) from error
+    if not 0 <= int(last or first.nth) - first.nth < _MAX_NAMES:
+        raise ScenarioError(f"{text}..{last} is no range of numbers (and no more than {_MAX_NAMES} of them)")
+    copies = _read_copies(verb, (word or "").strip(), rest or "", delay_ns)
+    if cause is None and verb not in _CAUSES:
+        raise ScenarioError("a fate in full needs its cause; end the line with: by CAUSE")
+    fate = Fate(copies, cause or _CAUSES[verb])
+    return {first._replace(nth=nth): fate for nth in range(first.nth, int(last or first.nth) + 1)}
+
+
+def _read_copies(verb: str, word: str, rest: str, delay_ns: int) -> tuple[tuple[int, bytes | None, str], ...]:
+    expected = next((shape.word for shape in _SHAPES if shape.verb == verb), ":")
+    if word != expected or bool(expected) != bool(rest):
+        raise ScenarioError(f"cannot read this fate; write {_FATE_EXAMPLES[verb]}")
+    usual: tuple[int, bytes | None, str] = (delay_ns, None, INTACT)
+    if verb == "lose":
+        return ()
+    if verb == "delay":
+        return ((_read_time(rest), None, INTACT),)
+    if verb == "duplicate":
+        return (usual, (_read_time(rest), None, DUPLICATE))
+    if verb == "corrupt":
+        return ((delay_ns, _read_bytes(rest), CORRUPT),)
+    if verb == "forge":
+        return (usual, (delay_ns, _read_bytes(rest), FORGED))
+    return tuple(_read_copy(part) for part in _split_copies(rest))
+
+
+_FATE_EXAMPLES = {
+    "lose": "lose DATA a1 a->b #1",
+    "delay": "delay DATA a1 a->b #1 to 12ms",
+    "duplicate": "duplicate DATA a1 a->b #1 at 12ms",
+    "corrupt": 'corrupt DATA a1 a->b #1 to "nonsense"',
+    "forge": 'forge DATA a1 a->b #1 as "nonsense"',
+    "fate": "fate DATA a1 a->b #1: 1ms, again 12ms by duplicate",
+}
+
+
+def _split_copies(text: str) -> list[str]:
+    """Split at commas that do not stand inside a quoted text."""
+    return [part.strip() for part in re.findall(r'(?:"[^"]*"|[^,"])+', text)]
+
+
+def _read_copy(text: str) -> tuple[int, bytes | None, str]:
+    match = _COPY_FORM.fullmatch(text)
+    if match is None:
+        raise ScenarioError(f'cannot read the copy {text!r}; write 2ms, again 8ms, corrupt 4ms "x" or forged 5ms "x"')
+    word, time, content = match.groups()
+    mark = {None: INTACT, "again": DUPLICATE, "corrupt": CORRUPT, "forged": FORGED}[word]
+    if (content is None) == (mark in {CORRUPT, FORGED}):
+        raise ScenarioError(f"the copy {text!r}: exactly what is corrupt or forged has bytes of its own")
+    return _read_time(time), None if content is None else _read_bytes(content), mark
+
+
+# The whole script
+
+
+def show_script(script: Script) -> list[str]:
+    """Return the lines of a script, without those that say the default."""
+    default = Script()
+    lines: list[str] = []
+    if script.delay_ns != default.delay_ns:
+        lines.append(f"network {show_time(script.delay_ns)}")
+    if script.seed != default.seed:
+        lines.append(f"seed {script.seed}")
+    if script.calm_ns != default.calm_ns:
+        lines.append(f"calm {show_time(script.calm_ns)}")
+    lines += (
+        f"clock {who} epoch {show_time(clock.epoch_ns)} drift {clock.drift_ppm:+d}ppm"
+        for who, clock in script.clocks.items()
+    )
+    lines += _show_actions(script.actions)
+    lines += _show_fates(script.fates, script.delay_ns)
+    lines += (f"late timer {nth} of {who} by {show_time(late_ns)}" for (who, nth), late_ns in script.late_ns.items())
+    return lines
+
+
+_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)")
+_CLOCK_FORM = re.compile(rf"clock +({_LIFE}) +epoch +({_TIME}) +drift +([+-]?\d+)ppm")
+_GROUP_FORM = re.compile(rf"group +({_LIFE}(?: +{_LIFE})*)")
+_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({_LIFE}) +by +({_TIME})")
+
+
+def read_script(lines: Iterable[tuple[int, str]]) -> Script:
+    """Return the script that numbered lines say; an error names the line."""
+    script = Script()
+    rest = [(number, line) for number, line in lines if not _at_line(number, _read_setting, script, line)]
+    for number, line in rest:
+        _at_line(number, _read_line, script, line)
+    return script
+
+
+def _at_line(number: int, read: Callable[[Script, str], bool], script: Script, line: str) -> bool:
+    try:
+        return read(script, line)
+    except ScenarioError as error:
+        raise ScenarioError(f"{number}: {error}") from error
+
+
+def _read_setting(script: Script, line: str) -> bool:
+    """Read a line that others depend on, if it is one."""
+    match = _SETTINGS.fullmatch(line)
+    if match is None:
+        return False
+    if match[1] == "network":
+        script.delay_ns = _read_time(match[2])
+    elif match[1] == "calm":
+        script.calm_ns = _read_time(match[2])
+    else:
+        script.seed = int(match[4])
+    return True
+
+
+def _read_line(script: Script, line: str) -> bool:
+    if group := _GROUP_FORM.fullmatch(line):
+        script.actions += opening(tuple(group[1].split()))
+    elif clock := _CLOCK_FORM.fullmatch(line):
+        script.clocks[clock[1]] = Clock(_read_time(clock[2]), int(clock[3]))
+    elif late := _LATE_FORM.fullmatch(line):
+        script.late_ns[late[2], int(late[1])] = _read_time(late[3])
+    elif (actions := _read_action(line)) is not None:
+        script.actions += actions
+    elif (fates := _read_fates(line, script.delay_ns)) is not None:
+        for name, fate in fates.items():
+            if name in script.fates:
+                raise ScenarioError(f"{name} has a fate already")
+            script.fates[name] = fate
+    else:
+        raise ScenarioError(f"cannot read {line!r}; docs/scenarios.md shows every kind of line")
+    return True
