@@ -6,15 +6,20 @@ happen, and counts. One context lives as long as its member; ``ready`` takes wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from gapless.core.ready import Delivery, Ready, Step, Transmit
 from gapless.wire.codec import HEADER_BYTES, encode, size_bytes
+from gapless.wire.frames import Frame
 
 if TYPE_CHECKING:
     from gapless.core.ready import Event
     from gapless.identity import Address
-    from gapless.wire.frames import Frame
+
+SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
+"""The counter of frames sent, by kind."""
+RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame)}
+"""The counter of frames received, by kind."""
 
 
 class Context:
@@ -97,7 +102,7 @@ class Context:
         open_frames: dict[Address | None, list[Frame]] = {}
         filled_bytes: dict[Address | None, int] = {}
         for to, frame in self._frames:
-            self.count(f"sent.{type(frame).__name__.lower()}")
+            self.count(SENT[type(frame)])
             frame_bytes = size_bytes(frame)
             pending = open_frames.get(to)
             if pending is None:

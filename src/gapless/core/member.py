@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.core import timers
-from gapless.core.context import Context
+from gapless.core.context import RECEIVED, Context
 from gapless.core.credit import Credit
 from gapless.core.inbound import Inbound
 from gapless.core.outbound import Outbound
@@ -27,7 +27,7 @@ from gapless.core.ready import Delivery, Discarded, Ready, Refused, ViewInstalle
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.run import NOT_BACK, PIECE
 from gapless.wire.codec import decode
-from gapless.wire.frames import Ack, Data, Gone, Nak, Tail
+from gapless.wire.frames import Ack, Data, Nak, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,7 +182,7 @@ class Member:
         elif origin != sender:
             context.drop("origin", origin, peer=sender)
             return
-        context.count(_RECEIVED[kind])
+        context.count(RECEIVED[kind])
         if isinstance(frame, Data):
             self._active[sender] = context.now_ns
             stream.on_data(frame.run, frame.repair, context)
@@ -316,18 +316,21 @@ class Member:
         """Deliver the own messages, in order like everybody else's; this counts as the own ack."""
         window = self.outbound.window
         while window.delivered < window.high:
-            wanted = not window.get(window.delivered + 1, window.delivered + 1)[0].flags & NOT_BACK
-            limit = self._credit.limit() if wanted else None
-            runs = [] if limit == 0 else window.take(limit if wanted else self._unwanted(window.delivered + 1))
+            runs = window.take(self._own_limit())
             if not runs:
                 return
             for run in runs:
                 self._hand_out_own(run, context)
             self.outbound.acknowledge_self(context)
 
-    def _unwanted(self, seqno: int) -> int:
-        (run,) = self.outbound.window.get(seqno, seqno + self.config.max_frame_bytes)[:1]
-        return run.count
+    def _own_limit(self) -> int | None:
+        """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
+        limit = self._credit.limit()
+        if limit == 0:
+            seqno = self.outbound.window.delivered + 1
+            (run,) = self.outbound.window.get(seqno, seqno)
+            return 1 if run.flags & NOT_BACK else 0
+        return limit
 
     def _hand_out_own(self, run: Run, context: Context) -> None:
         if run.flags & NOT_BACK:
@@ -384,6 +387,3 @@ class Member:
         armed = {timers.ACK: bool(self._owing), timers.GAP: gaps, timers.TAIL: self.outbound.tail_due_ns is not None}
         self._timers.restore(tuple(name for name, on in armed.items() if on))
         self._active = {}
-
-
-_RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in (Data, Ack, Nak, Gone, Tail)}
