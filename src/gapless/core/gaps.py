@@ -5,7 +5,8 @@ reordered frames may still close it (R-02, the two-pass rule).
 
 Every pass (when the grace is over): what was remembered and is still missing is asked for; what is missing anew is
 remembered for the next pass. A range that was asked for is asked again only after the retry time, doubled with every
-try, with jitter (P-11). Both times follow the measured round trip and never exceed ``xmit_interval``.
+try, with jitter (P-11). Both times follow the measured round trip and never exceed ``xmit_interval``. The jitter is
+drawn once for a pass, so what was asked for together is asked for together again.
 
 On reception of a repair: the time since the question is a sample of the round trip, if the question was put only once.
 On reception of the original after all: the grace was too short, and grows to how late it came.
@@ -13,6 +14,7 @@ On reception of the original after all: the grace was too short, and grows to ho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges
@@ -55,6 +57,7 @@ class _Asked(NamedTuple):
     asked_ns: int
     again_ns: int
     tries: int
+    noticed_ns: int
 
 
 class Gaps:
@@ -81,27 +84,29 @@ class Gaps:
         grace_ns = max(config.min_grace_ns, trip.smoothed_ns // 4 + trip.deviation_ns, trip.late_ns)
         return min(grace_ns, config.xmit_interval_ns)
 
-    def _retry_ns(self, tries: int) -> int:
+    def _draw(self) -> float:
+        return self._rng.random() if self._config.adaptive_grace and self._config.jitter_percent else 0.0
+
+    def _retry_ns(self, tries: int, draw: float) -> int:
         config = self._config
         if not config.adaptive_grace:
             return config.xmit_interval_ns
         trip = self.round_trip
         retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
         retry_ns <<= min(tries, _MAX_DOUBLINGS)
-        if config.jitter_percent:
-            retry_ns += int(retry_ns * self._rng.random() * config.jitter_percent / 100)
+        retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
         return min(retry_ns, config.xmit_interval_ns)
 
     def notice(self, highest: int, now_ns: int) -> None:
-        """Note that something up to ``highest`` is missing; the grace starts unless one is running."""
-        if self.due_ns is None:
+        """Note that something up to ``highest`` is missing; its grace starts, unless a pass comes before it ends."""
+        if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
             self.due_ns = now_ns + self.grace_ns
             self._remembered = highest
             self._noticed_ns = now_ns
 
     def postpone(self, tries: int, now_ns: int) -> None:
         """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
-        self.due_ns = now_ns + self._retry_ns(tries)
+        self.due_ns = now_ns + self._retry_ns(tries, self._draw())
 
     def close(self) -> None:
         """Note that nothing is missing."""
@@ -109,14 +114,15 @@ class Gaps:
         self._asked = []
 
     def arrived(self, run: Run, repair: bool, now_ns: int) -> None:
-        """Learn from data that may answer a question."""
-        for asked in self._asked:
-            if run.first <= asked.first <= run.last:
-                if not repair:
-                    self.round_trip.late(now_ns - self._noticed_ns)
-                elif asked.tries == 1:
-                    self.round_trip.sample(now_ns - asked.asked_ns)
-                return
+        """Learn from data that was missing and may answer a question."""
+        at = bisect_left(self._asked, (run.first,))
+        if at == len(self._asked) or self._asked[at].first > run.last:
+            return
+        asked = self._asked[at]
+        if not repair:
+            self.round_trip.late(now_ns - asked.noticed_ns)
+        elif asked.tries == 1:
+            self.round_trip.sample(now_ns - asked.asked_ns)
 
     def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
@@ -124,31 +130,44 @@ class Gaps:
             self.close()
             return []
         remembered = ranges.within(missing, 1, self._remembered)
-        still = [asked for asked in self._asked if ranges.within(missing, asked.first, asked.last)]
+        still = [asked for asked in self._asked if ranges.meet(missing, asked.first, asked.last)]
         resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
         wanted = ranges.minus(remembered, resting)
         wanted = ranges.first_seqnos(wanted, self._request_limit())
-        self._asked = sorted(
-            [asked for asked in still if asked.again_ns > now_ns]
-            + [self._question(first, last, still, now_ns) for first, last in wanted]
-        )
+        self._asked = self._questions(wanted, still, now_ns)
         self._plan(missing, now_ns)
         return wanted
 
     def _request_limit(self) -> int:
         return self._config.max_xmit_req_size or 1 << 31
 
-    def _question(self, first: int, last: int, before: list[_Asked], now_ns: int) -> _Asked:
-        tries = max((old.tries for old in before if old.first <= last and old.last >= first), default=0)
-        return _Asked(first, last, now_ns, now_ns + self._retry_ns(tries), tries + 1)
+    def _questions(self, wanted: list[Range], before: list[_Asked], now_ns: int) -> list[_Asked]:
+        """Return every question that is open once ``wanted`` has been asked for.
+
+        A question whose rest is over, and which the request limit left out, stays as it is: its tries count on.
+        """
+        done = wanted[-1][1] if wanted else 0
+        rested = [asked for asked in before if asked.again_ns <= now_ns]
+        left_out = [asked._replace(first=max(asked.first, done + 1)) for asked in rested if asked.last > done]
+        draw = self._draw()
+        asked = [self._question(first, last, rested, draw, now_ns) for first, last in wanted]
+        return sorted([old for old in before if old.again_ns > now_ns] + asked + left_out)
+
+    def _question(self, first: int, last: int, rested: list[_Asked], draw: float, now_ns: int) -> _Asked:
+        at = max(0, bisect_left(rested, (first,)) - 1)
+        tries, noticed_ns = 0, self._noticed_ns
+        while at < len(rested) and rested[at].first <= last:
+            if rested[at].last >= first:
+                tries, noticed_ns = max(tries, rested[at].tries), min(noticed_ns, rested[at].noticed_ns)
+            at += 1
+        return _Asked(first, last, now_ns, now_ns + self._retry_ns(tries, draw), tries + 1, noticed_ns)
 
     def _plan(self, missing: list[Range], now_ns: int) -> None:
-        """Set the time of the next pass: a grace for what is new, the end of the shortest rest for what was asked."""
+        """Set the time of the next pass: the end of the shortest rest, or a grace for what does not rest."""
         highest = missing[-1][1]
-        asked = [(entry.first, entry.last) for entry in self._asked]
-        unasked = ranges.minus(missing, asked)
-        times_ns = [entry.again_ns for entry in self._asked]
-        if unasked:
+        resting = [entry for entry in self._asked if entry.again_ns > now_ns]
+        times_ns = [entry.again_ns for entry in resting]
+        if ranges.minus(missing, [(entry.first, entry.last) for entry in resting]):
             times_ns.append(now_ns + self.grace_ns)
         if highest > self._remembered:
             self._remembered = highest

@@ -50,6 +50,7 @@ class Inbound:
         self.owed = OwedAck(config.effective_ack_threshold)
         self.pieces = Pieces(config.max_message_bytes)
         self.ack_now = False
+        self._looked = 0
         self._start_tries = 0
         self._early: list[tuple[Run, bool]] = []
         if start is not None:
@@ -70,9 +71,8 @@ class Inbound:
             self._keep_early(run, repair, context)
             return
         added = window.add(run)
-        if repair or self.gaps.due_ns is not None:
-            self.gaps.arrived(run, repair, context.now_ns)
         if added.accepted:
+            self.gaps.arrived(run, repair, context.now_ns)
             context.step("STORE", self.origin, run.first, run.last, peer=self.origin, message_count=added.accepted)
         if added.accepted < run.count:
             for reason in ("duplicate", "old", "far", "full"):
@@ -86,7 +86,6 @@ class Inbound:
             self._early.append((run, repair))
         else:
             context.drop("early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count)
-        self.gaps.notice(0, context.now_ns)
 
     # On reception of a tail, of "gone"
 
@@ -95,7 +94,6 @@ class Inbound:
         context.step("TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high)
         if self.window is None:
             if tail.start is None:
-                self.gaps.notice(0, context.now_ns)
                 return
             self.begin(tail.start, context)
         self.announced = max(self.announced, tail.high)
@@ -167,16 +165,22 @@ class Inbound:
     # Every pass over the gaps
 
     def look_for_gaps(self, now_ns: int) -> None:
-        """Start the grace of a gap, or note that there is none."""
+        """Start the grace of a gap, or note that there is none.
+
+        While one gap is watched, only what became known since the last look can hold a fresh one.
+        """
         window = self.window
         if window is None:
             return
         known = max(window.high, min(self.announced, window.ceiling))
+        looked, self._looked = self._looked, known
         if known - window.delivered <= window.stored:
             if self.gaps.due_ns is not None:
                 self.gaps.close()
         elif self.gaps.due_ns is None:
             self.gaps.notice(window.missing(known)[-1][1], now_ns)
+        elif fresh := window._free(max(looked, window.delivered) + 1, known):
+            self.gaps.notice(fresh[-1][1], now_ns)
 
     def ask(self, context: Context) -> None:
         """Ask for what is missing and due."""
@@ -225,6 +229,7 @@ class Inbound:
         """Raise AssertionError if the receiving half contradicts its own law."""
         self.gaps.check_invariants()
         if self.window is None:
+            assert self.gaps.due_ns is not None, "a stream without a start asks for it"
             return
         self.window.check_invariants()
         assert not self._early, "an open stream keeps nothing aside"
@@ -253,6 +258,7 @@ class Inbound:
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]
         self._early = list(early)  # type: ignore[call-overload]
+        self._looked = 0
         if window is None:
             self.window = None
             return

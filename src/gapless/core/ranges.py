@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gapless.wire.frames import Range
 
@@ -43,6 +44,12 @@ def minus(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
         if first <= last:
             result.append((first, last))
     return result
+
+
+def meet(ranges: Sequence[Range], first: int, last: int) -> bool:
+    """Return whether ``ranges`` name any of ``first .. last``."""
+    at = bisect_left(ranges, (last + 1,))
+    return at > 0 and ranges[at - 1][1] >= first
 
 
 def within(ranges: Iterable[Range], floor: int, ceiling: int) -> list[Range]:
