@@ -45,7 +45,7 @@ class AckTable:
         if before is None or seqno <= before:
             return False
         self._acks[member] = seqno
-        return before == self.minimum and self._raise_minimum()
+        return before <= self.minimum and self._raise_minimum()
 
     def adjust(self, members: Iterable[Address], start: int) -> bool:
         """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
