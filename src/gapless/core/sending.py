@@ -95,7 +95,7 @@ class SendQueue:
 
     def put(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> Waiting:
         """Queue ``messages`` behind everything that waits already."""
-        waiting = Waiting(self.next_ticket(), messages, flags, deadline_ns)
+        waiting = Waiting(self.next_ticket(), tuple(messages), flags, deadline_ns)  # the caller may go on with its list
         self._waiting.append(waiting)
         return waiting
 
@@ -169,7 +169,7 @@ class SendQueue:
         A message that is under way in pieces stays: it was accepted with its first piece.
         """
         waiting = next((waiting for waiting in self._waiting if waiting.ticket == ticket), None)
-        if waiting is None:
+        if waiting is None or waiting.given_up:
             return None
         if waiting.offset:
             keep = waiting.taken + 1
