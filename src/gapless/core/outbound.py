@@ -54,6 +54,7 @@ class Outbound:
         self.starts: dict[Address, int] = {}
         self.view = 0
         self._buffers: dict[Address, int] = {}
+        self._senders = 1
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
         self._stuck_since_ns: int | None = None
@@ -77,7 +78,7 @@ class Outbound:
         if len(self.queue) or slots > window.room():
             return False
         room_bytes = window.room_bytes()
-        cost_bytes = sum(map(len, messages)) + LENGTH_BYTES * len(messages)
+        cost_bytes = sum(map(len, messages)) + LENGTH_BYTES * slots
         return room_bytes is None or cost_bytes <= room_bytes or (slots == 1 and window.low == window.high)
 
     def flush(self, context: Context, reason: str) -> None:
@@ -129,14 +130,18 @@ class Outbound:
             context.drop("ack beyond high", self.me, seqno, seqno, peer=peer)
             return
         context.step("ACK_IN", self.me, last=seqno, peer=peer)
-        self._buffers[peer] = buffer_bytes
+        if self._buffers.get(peer) != buffer_bytes:
+            self._buffers[peer] = buffer_bytes
+            self.limit_bytes(self._senders)
         if self.acks.ack(peer, seqno):
             self.release(context, "ack")
 
     def acknowledge_self(self, context: Context) -> None:
-        """Let the own delivery count as the own ack (N4-26)."""
+        """Let the own delivery count as the own ack (N4-26); in a growing window it makes room by itself."""
         if self.acks.ack(self.me, self.window.delivered):
             self.release(context, "ack")
+        elif len(self.queue):
+            self.flush(context, "ack")
 
     def release(self, context: Context, reason: str) -> None:
         """Purge what everybody has, and let waiting sends go on."""
@@ -224,14 +229,16 @@ class Outbound:
         self.view = number
         self.starts = {member: self.starts.get(member, high) for member in members}
         self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
+        self.limit_bytes(self._senders)
         self.acks.adjust(members, high)
         self.release(context, "view")
 
     def limit_bytes(self, senders: int) -> None:
         """Share the smallest advertised receive buffer among ``senders`` (design rule 7)."""
         config = self.config
+        self._senders = max(1, senders)
         smallest_bytes = min(self._buffers.values(), default=config.receive_buffer_bytes)
-        share_bytes = max(smallest_bytes // max(1, senders), config.max_frame_bytes)
+        share_bytes = max(smallest_bytes // self._senders, config.max_frame_bytes)
         self.window.max_bytes = min(config.window_bytes, share_bytes)
 
     def check_invariants(self) -> None:
