@@ -7,7 +7,7 @@ On reception of a tail: everything up to the announced high is known to exist, s
 goes out at once, the last one may have been lost. A start, if none is known yet, opens the stream.
 
 On reception of "gone": what lies at or below low will never come. A stream of which nothing was delivered starts behind
-it; otherwise the loss is reported, never silently waited for (P-01).
+it; otherwise what is missing of it is reported as lost, never silently waited for (P-01); what is here is delivered.
 
 Every pass over the gaps: what outlived its grace is asked for (gaps.py). A stream without a start asks for that.
 """
@@ -46,6 +46,7 @@ class Inbound:
         self.window: Window | None = None
         self.start = 0
         self.announced = 0
+        self.gone = 0
         self.gaps = Gaps(config, rng)
         self.owed = OwedAck(config.effective_ack_threshold)
         self.pieces = Pieces(config.max_message_bytes)
@@ -97,7 +98,7 @@ class Inbound:
                 return
             self.begin(tail.start, context)
         self.announced = max(self.announced, tail.high)
-        self.on_gone(tail.low, context)
+        self.on_gone(tail.low)
         self.ack_now = True
 
     def begin(self, start: int, context: Context) -> None:
@@ -109,21 +110,26 @@ class Inbound:
         for run, repair in early:
             self.on_data(run, repair, context)
 
-    def on_gone(self, low: int, context: Context) -> None:
-        """Give up what does not exist any more at the origin."""
-        window = self.window
-        if window is None or low <= window.delivered:
-            return
+    def on_gone(self, low: int) -> None:
+        """Note up to where nothing exists any more at the origin; delivery steps over what is missing of it."""
+        if self.window is not None:
+            self.gone = max(self.gone, low)
+
+    def _step_over_gone(self, window: Window, context: Context) -> None:
         first = window.delivered + 1
-        context.step("GONE_IN", self.origin, first, low, peer=self.origin)
+        if first > self.gone or window.next_is_there:
+            return
         pristine = window.delivered == self.start
-        window.skip_to(low)
+        last = self.gone if pristine else window._free(first, self.gone, 1)[0][1]
+        context.step("GONE_IN", self.origin, first, last, peer=self.origin)
+        if dropped := window.skip_to(last):
+            context.count("dropped.gone", dropped)
         self.pieces.clear()
         if pristine:
-            self.start = low
-            context.event(Started(self.origin, low))
+            self.start = last
+            context.event(Started(self.origin, last))
         else:
-            context.event(Lost(self.origin, first, low))
+            context.event(Lost(self.origin, first, last))
 
     # Delivery
 
@@ -139,7 +145,9 @@ class Inbound:
         """
         window = self.window
         due = False
-        while window is not None and (limit := credit.limit()) != 0:
+        while window is not None:
+            self._step_over_gone(window, context)
+            limit = credit.limit()
             runs = window.take(limit)
             if not runs:
                 break
@@ -148,7 +156,7 @@ class Inbound:
             size_bytes = sum(run.size_bytes for run in runs)
             messages = runs[-1].last - runs[0].first + 1
             due = self.owed.deliver(messages, size_bytes, ack_bytes) or due
-            if limit is None:
+            if limit is None and self.gone <= window.delivered:
                 break
         self.look_for_gaps(context.now_ns)
         return due
@@ -245,6 +253,7 @@ class Inbound:
             window,
             self.start,
             self.announced,
+            self.gone,
             self.gaps.snapshot(),
             self.owed.snapshot(),
             self.pieces.snapshot(),
@@ -253,7 +262,7 @@ class Inbound:
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
-        window, self.start, self.announced, gaps, owed, pieces, early = snapshot  # type: ignore[assignment]
+        window, self.start, self.announced, self.gone, gaps, owed, pieces, early = snapshot  # type: ignore[assignment]
         self.gaps.restore(gaps)  # type: ignore[arg-type]
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ class Member:
         elif isinstance(frame, Tail):
             stream.on_tail(frame, context)
         else:
-            stream.on_gone(frame.low, context)
+            stream.on_gone(frame.low)
 
     def tick(self, now_ns: int) -> Ready:
         """Fire every timer that is due."""
