@@ -58,8 +58,7 @@ class Member:
         self._own_pieces = Pieces(config.max_message_bytes)
         self._timers = timers.Timers()
         self._owing: dict[Address, Inbound] = {}
-        self._stalled: dict[Address, Inbound] = {}
-        self._turn = 0
+        self._stalled: dict[Address, Inbound | None] = {}
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, Marks] = {}
@@ -133,17 +132,21 @@ class Member:
     def consumed(self, messages: int, now_ns: int) -> Ready:
         """Note that the application is done with messages it was handed: there is room for as many more.
 
-        Streams that wait for room, the own one among them, come first in turn.
+        Streams that wait for room, the own one among them, take turns: who was served goes to the end of the line.
         """
+        if messages < 0:
+            raise LocalProtocolError(f"{messages} messages cannot have been consumed: report how many were")
         context = self._begin(now_ns)
         self._credit.refund(messages)
-        waiting = list(self._stalled.values())
-        self._turn += 1
-        at = self._turn % (len(waiting) + 1)
-        if at == len(waiting):
-            self._deliver_own(context)
-        self._stalled = {}
-        return self._finish(waiting[at:] + waiting[:at])
+        for origin in list(self._stalled):
+            if self._credit.limit() == 0:
+                break
+            stream = self._stalled.pop(origin)
+            if stream is None:
+                self._deliver_own(context)
+            else:
+                self._settle(stream, context)
+        return self._finish(())
 
     # Inputs of the network and the clock
 
@@ -318,6 +321,7 @@ class Member:
         while window.delivered < window.high:
             runs = window.take(self._own_limit())
             if not runs:
+                self._stalled.setdefault(self.me, None)
                 return
             for run in runs:
                 self._hand_out_own(run, context)
