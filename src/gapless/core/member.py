@@ -190,6 +190,8 @@ class Member:
             self._active[sender] = context.now_ns
             stream.on_data(frame.run, frame.repair, context)
         elif isinstance(frame, Ack):
+            if len(self.outbound.queue):
+                self._share_buffers(context.now_ns)
             self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
         elif isinstance(frame, Nak):
             self.outbound.on_nak(sender, frame.ranges, context)
@@ -201,6 +203,7 @@ class Member:
     def tick(self, now_ns: int) -> Ready:
         """Fire every timer that is due."""
         self._begin(now_ns)
+        self._share_buffers(now_ns)
         for name in self._timers.due(now_ns):
             self._fire(name)
         return self._finish(())
