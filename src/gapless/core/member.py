@@ -25,6 +25,7 @@ from gapless.core.outbound import Outbound
 from gapless.core.pieces import Pieces
 from gapless.core.ready import Delivery, Discarded, Ready, Refused, ViewInstalled
 from gapless.errors import LocalProtocolError, RemoteProtocolError
+from gapless.identity import U32_MAX, U64_MAX
 from gapless.run import NOT_BACK, PIECE
 from gapless.wire.codec import decode
 from gapless.wire.frames import Ack, Data, Nak, Tail
@@ -46,6 +47,8 @@ class Member:
     """One member: give it inputs, work through the ``Ready`` that each returns."""
 
     def __init__(self, me: Address, group: int, config: Config, rng: Random, *, tracing: bool = False) -> None:
+        if not all(0 <= number <= U64_MAX for number in (*me, group)):
+            raise LocalProtocolError(f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers")
         self.me = me
         self.group = group
         self.config = config
@@ -94,6 +97,8 @@ class Member:
         With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the sender gets them too.
         """
         self._check_payloads(payloads)
+        if timeout_ns is not None and timeout_ns < 0:
+            raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
         context = self._begin(now_ns)
         flags = 0 if (self.config.loopback if loopback is None else loopback) else NOT_BACK
         self._share_buffers(now_ns)
@@ -114,6 +119,8 @@ class Member:
             raise LocalProtocolError("not a member yet: install a view before sending")
         if not payloads:
             raise LocalProtocolError("nothing to send: give at least one message")
+        if isinstance(payloads, bytes | bytearray | memoryview | str):
+            raise LocalProtocolError("one message is not a list of messages: put it into a list")
         if set(map(type, payloads)) != {bytes}:
             wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
             raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
@@ -246,6 +253,8 @@ class Member:
         """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered."""
         if self.me not in view.members:
             raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
+        if not 0 <= view.id.number <= U32_MAX:
+            raise LocalProtocolError(f"view number {view.id.number} does not fit the wire: it has 32 bits")
         if self.view is not None and view.id <= self.view.id:
             raise LocalProtocolError(f"view {view.id.number} is not newer than view {self.view.id.number}")
         context = self._begin(now_ns)
@@ -381,15 +390,21 @@ class Member:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state as a hashable value, without times and counters; the view must not change meanwhile."""
-        return (self.outbound.snapshot(), *(stream.snapshot() for stream in self.inbound.values()))
+        unconsumed = self._credit.outstanding if self.config.max_unconsumed else 0
+        streams = (stream.snapshot() for stream in self.inbound.values())
+        return (unconsumed, self._own_pieces.snapshot(), self.outbound.snapshot(), *streams)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every armed timer due at time zero."""
-        outbound, *streams = snapshot
+        self._credit.outstanding, own_pieces, outbound, *streams = snapshot  # type: ignore[assignment]
+        self._own_pieces.restore(own_pieces)  # type: ignore[arg-type]
         self.outbound.restore(outbound)  # type: ignore[arg-type]
         for stream, state in zip(self.inbound.values(), streams, strict=True):
             stream.restore(state)  # type: ignore[arg-type]
         self._owing = {origin: stream for origin, stream in self.inbound.items() if stream.owed.owed}
+        self._stalled = {origin: stream for origin, stream in self.inbound.items() if stream.can_deliver}
+        if self.outbound.window.next_is_there:
+            self._stalled[self.me] = None
         gaps = any(stream.gaps.due_ns is not None for stream in self.inbound.values())
         armed = {timers.ACK: bool(self._owing), timers.GAP: gaps, timers.TAIL: self.outbound.tail_due_ns is not None}
         self._timers.restore(tuple(name for name, on in armed.items() if on))
