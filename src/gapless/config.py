@@ -99,7 +99,7 @@ class Config:
     )
     become_server_queue_size: int = count(50, "Runs that are kept of a stream whose start is not known yet.")
     receive_buffer_bytes: int = size(
-        "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB"
+        "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB", maximum="2GiB"
     )
     pin_after_ns: int = duration(
         "5s", "How long a member may pin the window before an event names it.", minimum="1ms", maximum="24h"
