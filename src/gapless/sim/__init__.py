@@ -1,0 +1,1 @@
+"""Deterministic simulation of whole groups: one thread, one seed, virtual time, every check after every step."""

@@ -1,0 +1,407 @@
+"""The safety checks S1 to S18, one small class each, in the words of docs/invariants.md.
+
+Each compares one promise with the judge's own model, after every step. What they need of a member beside its answers is
+its windows' marks, which are the thing promised; no counter of the machine is believed.
+
+``CHECKS`` lists everything that runs online, the liveness checks included. Three ids of the list live elsewhere: S5
+will apply when there are out-of-band messages, S17 compares two runs (:func:`gapless.sim.run.same_digest`), and L5
+needs an exhaustive search.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.core.ready import Accepted, Lost, Started
+from gapless.run import BEGIN, END, NOT_BACK, PIECE
+from gapless.sim.exchange import S10, S11, S12
+from gapless.sim.judge import Check, Judge
+from gapless.sim.liveness import L1, L2, L3, L4, S16
+from gapless.wire.codec import REASONS
+
+if TYPE_CHECKING:
+    from gapless.core.ready import Delivery, Event, Ready, Step
+    from gapless.core.window import Window
+    from gapless.identity import Address, View
+    from gapless.sim.model import Heard, Life
+    from gapless.wire import Ack, Data, Datagram, Gone, Tail
+
+
+class S1(Check):
+    """No creation: what goes out is what the application gave, in order; what is delivered went out before."""
+
+    name = "S1"
+
+    def data_out(self, life: Life, to: Address | None, frame: Data) -> None:  # noqa: ARG002
+        """Compare a first transmission with what the application handed over."""
+        run, stream = frame.run, life.stream
+        if frame.repair:
+            return
+        if run.origin != life.address or run.first != stream.high + 1:
+            self.fail(f"{run} goes out as new, but the stream of {life.name} stands at {stream.high}")
+            return
+        if run.flags & PIECE:
+            self._piece_out(life, frame)
+            return
+        for waiting, message in zip(stream.queue, run.messages(), strict=False):
+            if waiting.payload != message or waiting.not_back != bool(run.flags & NOT_BACK):
+                self.fail(f"{run} carries {message[:40]!r} where the application gave {waiting.payload[:40]!r}")
+                return
+        if run.count > len(stream.queue):
+            self.fail(f"{run} carries {run.count} messages, but the application gave only {len(stream.queue)} more")
+
+    def _piece_out(self, life: Life, frame: Data) -> None:
+        run, stream = frame.run, life.stream
+        if not stream.queue:
+            self.fail(f"{run} is a piece of nothing that the application gave")
+        elif bool(run.flags & BEGIN) == bool(stream.piece_bytes):
+            self.fail(f"{run} begins a message inside another, or goes on with none")
+        elif run.flags & END and b"".join((*stream.piece_bytes, run.payload)) != stream.queue[0].payload:
+            self.fail(f"the pieces up to {run} do not add up to the message of the application")
+
+    def delivered(self, life: Life, delivery: Delivery) -> None:
+        """Look for the send of what is delivered."""
+        origin = self.model.lives.get(delivery.origin)
+        if origin is None or delivery.last > origin.stream.high:
+            self.fail(f"{life.name} delivers {delivery.first}..{delivery.last} of {delivery.origin}, never sent")
+
+    def event(self, life: Life, event: Event) -> None:
+        """Compare the numbers that the application is told with those that are taken."""
+        if isinstance(event, Accepted) and not 0 < event.first <= event.last <= life.stream.high:
+            self.fail(f"{event} names seqnos that have not been sent")
+
+
+class S2(Check):
+    """No duplicate: nothing is delivered twice."""
+
+    name = "S2"
+
+    def delivered(self, life: Life, delivery: Delivery) -> None:
+        """Compare with what is due next."""
+        due = _next_due(life, delivery.origin)
+        if due is not None and delivery.first < due:
+            self.fail(f"{life.name} delivers {delivery.first} of {delivery.origin} again, {due} is next")
+
+
+class S3(Check):
+    """Gapless prefix: every stream is delivered from its start on, in order, with nothing left out."""
+
+    name = "S3"
+
+    def delivered(self, life: Life, delivery: Delivery) -> None:
+        """A delivery begins at the very next message."""
+        due = _next_due(life, delivery.origin)
+        origin = self.model.lives.get(delivery.origin)
+        if due is None or origin is None:
+            self.fail(f"{life.name} delivers from {delivery.origin}, whose stream has no start")
+            return
+        stream = origin.stream
+        due = stream.wanted_from(due) if delivery.origin == life.address else stream.whole_from(due)
+        if delivery.first > due:
+            self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
+
+    def event(self, life: Life, event: Event) -> None:
+        """A stream starts where its sender said."""
+        if isinstance(event, Started) and (heard := life.heard.get(event.origin)) and event.start != heard.start:
+            self.fail(f"the stream of {event.origin} starts at {event.start}, its sender said {heard.start}")
+
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+        """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
+        delivered = window.delivered
+        if delivered == heard.delivered:
+            return
+        if delivered > heard.consecutive():
+            self.fail(f"delivered of {origin} moves to {delivered} over a gap at {heard.consecutive() + 1}")
+        stream = self.model.lives[origin].stream
+        begin = stream.whole_from(heard.next)
+        if begin <= delivered and stream.end_of(begin) <= delivered:
+            self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
+
+    def own_moved(self, life: Life, window: Window) -> None:
+        """The same for the own stream."""
+        stream, delivered = life.stream, window.delivered
+        begin = stream.wanted_from(life.own_next)
+        if begin <= delivered and stream.end_of(begin) <= delivered:
+            self.fail(f"the own delivered moves to {delivered}, but {begin} was not handed out")
+
+
+class S4(Check):
+    """Integrity: the bytes delivered are the bytes sent."""
+
+    name = "S4"
+
+    def delivered(self, life: Life, delivery: Delivery) -> None:
+        """Compare content, message by message in effect, run by run in cost."""
+        origin = self.model.lives.get(delivery.origin)
+        if origin is None:
+            return
+        stream, (_, first, last, content) = origin.stream, delivery
+        sent = stream.content(first, last)
+        if isinstance(content, bytes):
+            same = content == sent and stream.end_of(first) == last
+        else:
+            lengths = stream.lengths[2 * (first - 1) : 2 * last]
+            same = content.payload == sent and content.lengths == lengths and content.count == last - first + 1
+        if not same:
+            self.fail(f"{life.name} delivers other bytes than {origin.name} sent as {first}..{last}")
+
+
+class S6(Check):
+    """Window: at most ``capacity`` messages outstanding at a sender; a receiver stores only what is in reach."""
+
+    name = "S6"
+
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+        """A receiver stores what the model says that it holds, and nothing out of reach."""
+        held = heard.held >> (window.delivered - heard.delivered)
+        if window.stored != held.bit_count():
+            self.fail(f"{window.stored} messages of {origin} are stored, {held.bit_count()} should be")
+        if window.high > window.delivered + self.judge.reach or window.stored > self.judge.reach:
+            self.fail(f"the window of {origin} reaches from {window.delivered} to {window.high}")
+
+    def own_moved(self, life: Life, window: Window) -> None:  # noqa: ARG002
+        """A sender keeps within its capacity."""
+        if window.high - window.low > self.judge.reach:
+            self.fail(f"{window.high - window.low} messages are outstanding, {self.judge.reach} may be")
+
+
+class S7(Check):
+    """Marks: low <= delivered <= high, none ever goes down; the trace shows them as they are."""
+
+    name = "S7"
+
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+        """Compare the marks of another's stream with those before."""
+        self._compare(f"of {origin}", heard.marks, window)
+
+    def own_moved(self, life: Life, window: Window) -> None:
+        """Compare the own marks with those before."""
+        self._compare("of the own stream", life.stream.marks, window)
+
+    def row_state(self, life: Life, row: Step) -> None:
+        """Compare a row of the trace with the window."""
+        member, origin = life.member, row.origin
+        stream = member.inbound.get(origin) if origin is not None else None
+        window = member.outbound.window if stream is None else stream.window
+        if window is None or (window.low, window.delivered, window.high) != (row.low, row.delivered, row.high):
+            self.fail(f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the window does not")
+
+    def _compare(self, which: str, before: tuple[int, int, int], window: Window) -> None:
+        low, delivered, high = window.low, window.delivered, window.high
+        if low < before[0] or delivered < before[1] or high < before[2]:
+            self.fail(f"marks {which} went back from {tuple(before)} to {(low, delivered, high)}")
+        if not low <= delivered <= high:
+            self.fail(f"marks {which} are out of order: {(low, delivered, high)}")
+
+
+class S8(Check):
+    """Acks are true: nobody acknowledges what it has not taken."""
+
+    name = "S8"
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(judge)
+        self._said: list[Ack] = []
+
+    def ack_in(self, life: Life, sender: Address, frame: Ack) -> None:
+        """The member that the ack is from has delivered that far."""
+        if frame.origin != life.address:
+            return
+        heard = self.model.lives[sender].hearing(life.address)
+        if heard is None or frame.seqno > heard.delivered:
+            self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {heard.delivered if heard else None}")
+
+    def ack_out(self, life: Life, to: Address | None, frame: Ack) -> None:  # noqa: ARG002
+        """Remember what goes out until the deliveries of this step are known."""
+        self._said.append(frame)
+        self.judge.at_end.append(self.end)
+
+    def end(self, life: Life) -> None:
+        """No ack went out beyond the delivered mark."""
+        for ack in self._said:
+            heard = life.heard.get(ack.origin)
+            if heard is None or ack.seqno > heard.delivered:
+                self.fail(f"{life.name} acknowledges {ack.seqno} of {ack.origin}, it has {heard and heard.delivered}")
+        self._said.clear()
+
+
+class S9(Check):
+    """Purge is safe: every member of the view has acknowledged what goes; nobody that counts loses anything."""
+
+    name = "S9"
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(judge)
+        self._purged_to = 0
+
+    def row_purge(self, life: Life, row: Step) -> None:  # noqa: ARG002
+        """Remember what the trace says was purged."""
+        self._purged_to = row.last
+
+    def tail_out(self, life: Life, to: Address | None, frame: Tail) -> None:
+        """An announcement tells the truth, and the start that the ack table counts from."""
+        window = life.member.outbound.window
+        if frame.low > window.low or frame.high > window.high:
+            self.fail(f"announces {frame.low}..{frame.high}, but the window is at {window.low}..{window.high}")
+        if frame.start is not None and (to is None or frame.start != life.stream.starts.get(to)):
+            self.fail(
+                f"tells {to} to start at {frame.start}, but counts from {life.stream.starts.get(to or life.address)}"
+            )
+
+    def gone_out(self, life: Life, to: Address | None, frame: Gone) -> None:  # noqa: ARG002
+        """What is called gone is purged."""
+        if frame.low > life.member.outbound.window.low:
+            self.fail(f"calls {frame.low} gone, but low is {life.member.outbound.window.low}")
+
+    def event(self, life: Life, event: Event) -> None:
+        """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
+        if not isinstance(event, (Lost, Started)):
+            return
+        upto = event.last if isinstance(event, Lost) else event.start
+        origin = self.model.lives[event.origin]
+        counts_from = origin.stream.starts.get(life.address)
+        if counts_from is not None and upto > counts_from:
+            self.fail(f"{life.name} misses up to {upto} of {origin.name}, which counts on it from {counts_from} on")
+
+    def own_moved(self, life: Life, window: Window) -> None:
+        """Compare low with the acks that have come in."""
+        stream = life.stream
+        if window.low == stream.marks.low:
+            return
+        for member, ack in stream.acks.items():
+            if max(ack, window.delivered if member == life.address else 0) < window.low:
+                self.fail(f"low moves to {window.low}, but {member} has acknowledged {ack}")
+        if self._purged_to != window.low and self._tracing(life):
+            self.fail(f"low moves to {window.low}, the trace says {self._purged_to}")
+
+    @staticmethod
+    def _tracing(life: Life) -> bool:
+        return life.member._context.tracing
+
+
+class S13(Check):
+    """Hostile bytes: what does not decode, or is for another group, is one counted drop and changes nothing."""
+
+    name = "S13"
+
+    def refused(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> None:
+        """Compare the state before and after."""
+        if said is None:
+            _check_unchanged(self, life, before, ready, REASONS)
+        elif said.group != life.member.group:
+            _check_unchanged(self, life, before, ready, ("group",))
+
+
+class S14(Check):
+    """Memory: everything a member keeps is bounded by members and capacity."""
+
+    name = "S14"
+    every_moves = 16
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(judge)
+        self._moves = 0
+
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+        """Now and then, measure everything."""
+        self._moves += 1
+        if self._moves % self.every_moves == 0:
+            self.measure(life)
+
+    def measure(self, life: Life) -> None:
+        """Compare the sizes of all tables with the formula."""
+        member, config, reach = life.member, self.config, self.judge.reach
+        members = max(1, len(life.view_members))
+        early = config.become_server_queue_size
+        stored = member.outbound.window.stored + sum(
+            stream.window.stored for stream in member.inbound.values() if stream.window is not None
+        )
+        # In one moment (min_retry / 2) low can pass the whole window a few times, and each member asks by itself.
+        sizes = {
+            "stored messages": (stored, members * reach),
+            "streams": (len(member.inbound), members - 1),
+            "acks": (len(tuple(member.outbound.acks.items())), members),
+            "timers": (len(member.armed()), 5),
+            "early runs": (max((len(s._early) for s in member.inbound.values()), default=0), early),
+            "questions": (max((len(s.gaps._asked) for s in member.inbound.values()), default=0), reach),
+            "recent repairs": (len(member.outbound.repairs._recent), 4 * members * reach),
+        }
+        for what, (size, most) in sizes.items():
+            if size > most:
+                self.fail(f"{size} {what}, at most {most} are allowed")
+
+
+class S15(Check):
+    """Views: numbers rise, one number is one list; who is not in the view, or has a newer life, changes nothing."""
+
+    name = "S15"
+
+    def view(self, life: Life, view: View) -> None:
+        """Compare a view with all earlier ones."""
+        number = view.id.number
+        if life.view is not None and number <= life.view.id.number:
+            self.fail(f"view {number} follows view {life.view.id.number}")
+        if life.address not in view.members:
+            self.fail(f"view {number} is given to {life.name}, which is not in it")
+        if self.model.views.setdefault(number, view.members) != view.members:
+            self.fail(f"view {number} has two lists of members")
+
+    def refused(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> None:
+        """Compare the state before and after a frame of somebody who is not a member."""
+        if said is not None and said.group == life.member.group:
+            _check_unchanged(self, life, before, ready, ("stranger", "incarnation", "own"))
+
+
+class S18(Check):
+    """Honest faults: the books of every link balance. The world shows its books through ``judge.books``."""
+
+    name = "S18"
+
+    def close(self) -> None:
+        """Balance the books."""
+        for (source, target), books in sorted(self.judge.books.items()):
+            if books.balance() or books.spoiled:
+                self.fail(f"{source}->{target}: {books.balance()} copies unaccounted for, {books.spoiled} mislabelled")
+
+
+def _next_due(life: Life, origin: Address) -> int | None:
+    """Return the lowest seqno of ``origin`` that ``life`` has not been handed, or None before there is a start."""
+    if origin == life.address:
+        return life.own_next
+    heard = life.hearing(origin)
+    return heard.next if heard is not None and heard.open else None
+
+
+def _check_unchanged(check: Check, life: Life, before: object, ready: Ready, reasons: tuple[str, ...]) -> None:
+    if check.judge.fingerprint(life) != before:
+        check.fail("a refused datagram changed the state")
+    if ready.transmits or ready.deliveries or ready.events:
+        check.fail("a refused datagram had an effect")
+    drops = [row.reason for row in ready.trace if row.event == "DROPPED"]
+    if len(drops) != 1 or drops[0] not in reasons:
+        check.fail(f"a refused datagram was dropped as {drops}, not as one of {reasons}")
+
+
+CHECKS: tuple[type[Check], ...] = (
+    S1,
+    S2,
+    S3,
+    S4,
+    S6,
+    S7,
+    S8,
+    S9,
+    S10,
+    S11,
+    S12,
+    S13,
+    S14,
+    S15,
+    S16,
+    S18,
+    L1,
+    L2,
+    L3,
+    L4,
+)
+"""Every check that runs online, in the order in which they look at a step."""

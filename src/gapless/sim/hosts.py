@@ -1,0 +1,103 @@
+"""A host: one node of the simulated world, and the life that it has at present.
+
+It stands for everything between the machine and the world: the process (which may be paused, crash and start again),
+its clock, its socket with a buffer of limited size, and the application that reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gapless.core.member import Member
+from gapless.identity import Address
+from gapless.sim.faults import Clock
+from gapless.sim.naming import life_name, node_number
+from gapless.sim.seeds import split
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.sim.model import Life
+    from gapless.sim.network import Parcel
+    from gapless.sim.script import Action
+    from gapless.wire import Datagram
+
+
+class Host:
+    """One node: ``member`` is its present life, or None while there is none."""
+
+    __slots__ = (
+        "address",
+        "buffer",
+        "buffered_bytes",
+        "clock",
+        "due_ns",
+        "incarnation",
+        "late_until_ns",
+        "life",
+        "life_name",
+        "member",
+        "name",
+        "next_wake_ns",
+        "node",
+        "paused",
+        "per_message_ns",
+        "postponed",
+        "reading",
+        "received",
+        "slow",
+        "ticket_of",
+        "ticks",
+        "unread",
+        "wakes",
+    )
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.node = node_number(name)
+        self.clock = clock
+        self.incarnation = 0
+        self.member: Member | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.address = Address(self.node, self.incarnation)
+        self.life_name = life_name(self.address)
+        self.life: Life | None = None
+        self.paused = False
+        self.buffer: deque[tuple[Parcel, Datagram | None]] = deque()
+        self.buffered_bytes = 0
+        self.due_ns: int | None = None
+        self.next_wake_ns: int | None = None
+        self.wakes = 0
+        self.late_until_ns = 0
+        self.ticks = 0
+        self.postponed: list[Action] = []
+        self.slow = False
+        self.per_message_ns = 0
+        self.unread = 0
+        self.reading = False
+        self.received: dict[str, list[bytes]] = {}
+        self.ticket_of: list[int] = []
+
+    def start(self, name: str, group: int, config: Config, seed: int, *, tracing: bool) -> Member:
+        """Begin the life called ``name``."""
+        self.incarnation = 1 + name.count("'")
+        self._reset()
+        rng = split(seed, f"member {name}")
+        self.member = Member(self.address, group, config, rng, tracing=tracing)
+        return self.member
+
+    def crash(self) -> list[Parcel]:
+        """End the life; return what was still in its socket buffer."""
+        lost = [parcel for parcel, _ in self.buffer]
+        self.member = None
+        self.postponed = []
+        self.buffer.clear()
+        self.buffered_bytes = 0
+        self.due_ns = self.next_wake_ns = None
+        return lost
+
+    def local_ns(self, true_ns: int) -> int:
+        """Return what the clock of the host shows."""
+        return self.clock.local_ns(true_ns)

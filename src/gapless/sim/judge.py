@@ -1,0 +1,476 @@
+"""The judge: watches every step of every member, keeps the model, and lets each check look.
+
+On every step: frames that came in are shown to the checks, then learnt; then come the rows of the trace, the frames
+that went out, events, deliveries, and last the marks of the windows. A check looks before the model learns, so it can
+compare what happened with what had to happen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.core.ready import GivenUp, Oversized, Refused
+from gapless.run import END, PIECE
+from gapless.sim.faults import NEVER_NS
+from gapless.sim.model import Heard, Life, Model, Waiting
+from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gapless.config import Config
+    from gapless.core.member import Member
+    from gapless.core.ready import Delivery, Event, Ready
+    from gapless.core.window import Window
+    from gapless.identity import Address, Digest, View
+    from gapless.run import Run
+    from gapless.sim.network import Books
+
+EVENTS = (
+    "SEND",
+    "STORE",
+    "DROPPED",
+    "ACK_OUT",
+    "ACK_IN",
+    "NAK_OUT",
+    "NAK_IN",
+    "REPAIR",
+    "SUPPRESSED",
+    "GONE_OUT",
+    "GONE_IN",
+    "TAIL_OUT",
+    "TAIL_IN",
+    "PURGE",
+    "BLOCK",
+    "UNBLOCK",
+    "TIMER",
+    "VIEW",
+    "STATE",
+)
+"""Every event that a member writes into its trace."""
+
+MOST_VIOLATIONS = 20
+"""A run that is this broken says nothing new any more; the judge stops counting."""
+
+Outgoing = list[tuple["Address | None", Datagram]]
+"""The datagrams of one step, decoded, with their destinations."""
+
+
+class Violation(NamedTuple):
+    """A promise that was broken: which check, when, at whom, and what exactly."""
+
+    check: str
+    t_ns: int
+    member: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.t_ns / 1e9:.6f} s, member {self.member}: {self.message}"
+
+
+class Expected(NamedTuple):
+    """What must become of the messages that one datagram brings."""
+
+    accepted: int = 0
+    duplicate: int = 0
+    old: int = 0
+    far: int = 0
+    early: int = 0
+
+    def plus(self, other: Expected) -> Expected:
+        """Return the sum."""
+        if self is NOTHING:
+            return other
+        return Expected(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+NOTHING = Expected()
+
+
+class Check:
+    """One invariant. A check defines the hooks it needs; the judge calls those and no others.
+
+    The hooks, in the order in which one step calls them: ``refused`` (a datagram that must change nothing),
+    ``data_in``, ``ack_in``, ``nak_in``, ``tail_in``, ``gone_in``, ``row_x`` for trace rows of event ``X``,
+    ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``, ``event``, ``delivered``, ``moved`` for each
+    stream of another whose marks may have moved, ``own_moved`` if those of the own stream have, and whatever was put
+    into ``judge.at_end``. Beside the steps: ``timed`` when a time has come that was given to ``judge.look_at``,
+    ``view`` before a view is installed, ``close`` when the run is over.
+    """
+
+    name = ""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.model = judge.model
+        self.config = judge.config
+
+    def fail(self, message: str) -> None:
+        """Report that the invariant does not hold."""
+        self.judge.report(self.name, message)
+
+
+class Judge:
+    """All checks over one run.
+
+    The world sets what only it can know: ``resting`` once the group has settled, ``settled`` if it ever did,
+    ``last_arrival_ns``, the ``books`` of all links, and ``cost`` (data frames lost, and in how many bursts) if loss was
+    the only fault at work.
+    """
+
+    def __init__(
+        self, config: Config, checks: Iterable[type[Check]], *, calm_ns: int = 0, bounds_ns: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.config = config
+        self.calm_ns = calm_ns
+        self.bounds_ns = bounds_ns
+        self.resting = False
+        self.settled = False
+        self.last_arrival_ns = -1
+        self.cost: tuple[int, int] | None = None
+        self.model = Model(config)
+        self.violations: list[Violation] = []
+        self.steps = 0
+        self.t_ns = 0
+        self.local_ns = 0
+        self.cause = ""
+        self.life: Life | None = None
+        self.books: dict[tuple[str, str], Books] = {}
+        self.expected = NOTHING
+        self.at_end: list[Callable[[Life], None]] = []
+        self.look_ns = calm_ns
+        self.reach = config.capacity if config.window == "fixed" else config.far_limit
+        self.checks = [check(self) for check in checks]
+        self._refused = self._hooks("refused")
+        self._data_in = self._hooks("data_in")
+        self._ack_in = self._hooks("ack_in")
+        self._nak_in = self._hooks("nak_in")
+        self._tail_in = self._hooks("tail_in")
+        self._gone_in = self._hooks("gone_in")
+        self._rows = {event: hooks for event in EVENTS if (hooks := self._hooks(f"row_{event.lower()}"))}
+        self._data_out = self._hooks("data_out")
+        self._ack_out = self._hooks("ack_out")
+        self._nak_out = self._hooks("nak_out")
+        self._tail_out = self._hooks("tail_out")
+        self._gone_out = self._hooks("gone_out")
+        self._event = self._hooks("event")
+        self._delivered = self._hooks("delivered")
+        self._moved = self._hooks("moved")
+        self._own_moved = self._hooks("own_moved")
+        self._timed = self._hooks("timed")
+        self._view = self._hooks("view")
+        self._close = self._hooks("close")
+
+    def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
+        return tuple(getattr(check, hook) for check in self.checks if hasattr(check, hook))
+
+    def report(self, check: str, message: str) -> None:
+        """Note a violation of ``check`` at the member whose step is being looked at."""
+        if len(self.violations) < MOST_VIOLATIONS:
+            name = self.life.name if self.life is not None else "-"
+            self.violations.append(Violation(check, self.t_ns, name, message))
+
+    # What the world tells
+
+    def begin(self, address: Address, name: str, member: Member) -> Life:
+        """Meet a new life."""
+        life = self.model.lives[address] = Life(address, name, member)
+        return life
+
+    def end(self, life: Life) -> None:
+        """Take note of the end of a life."""
+        life.alive = False
+
+    def install(self, life: Life, view: View, digest: Digest | None, t_ns: int) -> None:
+        """Take note of a view that ``life`` is about to be given."""
+        self.t_ns, self.life = t_ns, life
+        for hook in self._view:
+            hook(life, view)
+        life.view = view
+        life.view_members = frozenset(view.members)
+        stream = life.stream
+        stream.acks = {member: stream.acks.get(member, stream.high) for member in view.members}
+        stream.starts = {member: stream.starts.get(member, stream.high) for member in view.members}
+        heard = life.heard
+        for origin in [origin for origin in heard if origin not in life.view_members]:
+            life.departed[origin] = heard.pop(origin)
+        for origin in view.members:
+            if origin not in heard and origin != life.address:
+                marks = (digest or {}).get(origin)
+                heard[origin] = Heard(None if marks is None else marks.delivered)
+
+    def send(self, life: Life, payloads: Sequence[bytes], loopback: bool | None, ready: Ready) -> None:
+        """Take note of a send that ``ready`` answers."""
+        not_back = not (self.config.loopback if loopback is None else loopback)
+        if not any(isinstance(event, Refused) and event.ticket == ready.ticket for event in ready.events):
+            life.stream.queue.extend(Waiting(ready.ticket, payload, not_back) for payload in payloads)
+
+    def before(self, life: Life, said: Datagram | None) -> object:
+        """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
+        return self.fingerprint(life) if self.unwelcome(life, said) else None
+
+    def unwelcome(self, life: Life, said: Datagram | None) -> bool:
+        """Return whether a datagram must change nothing: nonsense, another group's, or not from a member."""
+        return (
+            said is None
+            or said.group != life.member.group
+            or said.sender not in life.view_members
+            or said.sender == life.address
+        )
+
+    @staticmethod
+    def fingerprint(life: Life) -> object:
+        """Return all of a member's state that a refused datagram must leave alone."""
+        return life.member.snapshot(), life.member.deadline_ns, life.member.view
+
+    # One step
+
+    def step(
+        self,
+        life: Life,
+        cause: str,
+        said: Datagram | None,
+        ready: Ready,
+        outgoing: Outgoing,
+        local_ns: int,
+        t_ns: int,
+        before: object = None,
+    ) -> None:
+        """Look at one step: what came in, what the member answered, and what its windows look like now."""
+        self.steps += 1
+        self.t_ns, self.local_ns, self.cause, self.life = t_ns, local_ns, cause, life
+        self.expected = NOTHING
+        moved: Iterable[Address] = ()
+        if cause == "receive":
+            self.last_arrival_ns = t_ns
+            if before is not None:
+                for hook in self._refused:
+                    hook(life, said, before, ready)
+            elif said is not None:
+                moved = (said.sender,)
+                heard = life.heard[said.sender]
+                for frame in said.frames:
+                    _INCOMING[type(frame)](self, life, heard, said.sender, frame)
+        elif cause in _MOVES_ANY:
+            moved = life.heard
+        if ready.events:
+            self._learn_events(life, ready.events)
+        rows = self._rows
+        for row in ready.trace:
+            for hook in rows.get(row.event, ()):
+                hook(life, row)
+        for to, out in outgoing:
+            for frame in out.frames:
+                _OUTGOING[type(frame)](self, life, to, frame)
+        for event in ready.events:
+            for hook in self._event:
+                hook(life, event)
+        self._look_at_results(life, ready, moved)
+
+    def _look_at_results(self, life: Life, ready: Ready, moved: Iterable[Address]) -> None:
+        for delivery in ready.deliveries:
+            for hook in self._delivered:
+                hook(life, delivery)
+            self._learn_delivery(life, delivery)
+        inbound = life.member.inbound
+        for origin in moved:
+            window = inbound[origin].window
+            heard = life.heard[origin]
+            if window is not None and heard.open:
+                for hook in self._moved:
+                    hook(life, origin, heard, window)
+                if window.delivered != heard.delivered or window.high != heard.marks[2]:
+                    self._learn_marks(heard, window)
+        window = life.member.outbound.window
+        low, delivered, high = life.stream.marks
+        if window.low != low or window.delivered != delivered or window.high != high:
+            for hook in self._own_moved:
+                hook(life, window)
+            self._learn_own_marks(life, window)
+        if self.at_end:
+            for hook in self.at_end:
+                hook(life)
+            self.at_end.clear()
+        if self.t_ns >= self.look_ns:
+            self.look_ns = NEVER_NS
+            for hook in self._timed:
+                hook()
+
+    def look_at(self, t_ns: int) -> None:
+        """Let the ``timed`` hooks look at the first step at or after ``t_ns``."""
+        self.look_ns = min(self.look_ns, t_ns)
+
+    def close(self, t_ns: int) -> None:
+        """Let the checks look at the whole run, which is over."""
+        self.t_ns, self.life = t_ns, None
+        for hook in self._close:
+            hook()
+
+    # Learning: what came in
+
+    def _hear_data(self, life: Life, heard: Heard, sender: Address, frame: Data) -> None:
+        run = frame.run
+        for hook in self._data_in:
+            hook(life, heard, frame)
+        if run.origin == sender:
+            self.expected = self.expected.plus(self._take(heard, run.first, run.last))
+
+    def _take(self, heard: Heard, first: int, last: int) -> Expected:
+        """Learn that ``first .. last`` has arrived; return what must become of it."""
+        if not heard.open:
+            if len(heard.early) < self.config.become_server_queue_size:
+                heard.early.append((first, last))
+                return NOTHING
+            return Expected(early=last - first + 1)
+        total = last - first + 1
+        ceiling = heard.delivered + self.reach
+        old = min(total, max(0, heard.delivered + 1 - first))
+        far = min(total, max(0, last - ceiling))
+        inside = heard.bits(first, min(last, ceiling))
+        fresh = inside & ~heard.held
+        heard.held |= fresh
+        if fresh:
+            heard.high = max(heard.high, heard.delivered + fresh.bit_length())
+            heard.know(heard.high, self.local_ns)
+        accepted = fresh.bit_count()
+        return Expected(accepted, inside.bit_count() - accepted, old, far)
+
+    def _hear_ack(self, life: Life, heard: Heard, sender: Address, frame: Ack) -> None:  # noqa: ARG002
+        for hook in self._ack_in:
+            hook(life, sender, frame)
+        stream = life.stream
+        if frame.origin == life.address and frame.seqno <= stream.high:
+            stream.acks[sender] = max(stream.acks[sender], frame.seqno)
+
+    def _hear_nak(self, life: Life, heard: Heard, sender: Address, frame: Nak) -> None:  # noqa: ARG002
+        for hook in self._nak_in:
+            hook(life, sender, frame)
+
+    def _hear_tail(self, life: Life, heard: Heard, sender: Address, frame: Tail) -> None:
+        for hook in self._tail_in:
+            hook(life, heard, frame)
+        if frame.origin != sender:
+            return
+        if not heard.open:
+            if frame.start is None:
+                return
+            heard.begin(frame.start)
+            early, heard.early = heard.early, []
+            for first, last in early:
+                self.expected = self.expected.plus(self._take(heard, first, last))
+        heard.announced = max(heard.announced, frame.high)
+        heard.know(frame.high, self.local_ns)
+        self._skip(heard, frame.low)
+
+    def _hear_gone(self, life: Life, heard: Heard, sender: Address, frame: Gone) -> None:
+        for hook in self._gone_in:
+            hook(life, heard, frame)
+        if frame.origin == sender and heard.open:
+            self._skip(heard, frame.low)
+
+    @staticmethod
+    def _skip(heard: Heard, low: int) -> None:
+        """Learn that nothing up to ``low`` will come any more."""
+        if low > heard.delivered:
+            if heard.delivered == heard.start:
+                heard.start = low
+            heard.move_to(low)
+            heard.high = max(heard.high, low)
+            heard.next = max(heard.next, low + 1)
+
+    # Learning: what went out
+
+    def _say_data(self, life: Life, to: Address | None, frame: Data) -> None:
+        for hook in self._data_out:
+            hook(life, to, frame)
+        if not frame.repair and frame.run.first == life.stream.high + 1:
+            self._learn_run(life, frame.run)
+
+    def _learn_run(self, life: Life, run: Run) -> None:
+        stream = life.stream
+        stream.append(run)
+        if run.flags & PIECE:
+            stream.piece_bytes.append(run.payload)
+            if run.flags & END:
+                stream.piece_bytes = []
+                self._number(life, run.last - run.first + 1)
+            return
+        self._number(life, run.count)
+
+    @staticmethod
+    def _number(life: Life, messages: int) -> None:
+        queue = life.stream.queue
+        for _ in range(min(messages, len(queue))):
+            queue.popleft()
+
+    def _say_ack(self, life: Life, to: Address | None, frame: Ack) -> None:
+        for hook in self._ack_out:
+            hook(life, to, frame)
+
+    def _say_nak(self, life: Life, to: Address | None, frame: Nak) -> None:
+        for hook in self._nak_out:
+            hook(life, to, frame)
+
+    def _say_tail(self, life: Life, to: Address | None, frame: Tail) -> None:
+        for hook in self._tail_out:
+            hook(life, to, frame)
+
+    def _say_gone(self, life: Life, to: Address | None, frame: Gone) -> None:
+        for hook in self._gone_out:
+            hook(life, to, frame)
+
+    # Learning: events, deliveries, marks
+
+    def _learn_events(self, life: Life, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, GivenUp):
+                self._learn_given_up(life, event)
+            elif isinstance(event, Oversized) and event.origin in life.heard:
+                life.heard[event.origin].next = event.last + 1
+
+    @staticmethod
+    def _learn_given_up(life: Life, event: GivenUp) -> None:
+        """Take the messages of a send that ended early out of the queue, but for the one that is under way."""
+        queue = life.stream.queue
+        head = queue[0] if life.stream.piece_bytes else None
+        kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is head]
+        queue.clear()
+        queue.extend(kept)
+
+    @staticmethod
+    def _learn_delivery(life: Life, delivery: Delivery) -> None:
+        if delivery.origin == life.address:
+            life.own_next = delivery.last + 1
+        elif (heard := life.hearing(delivery.origin)) is not None:
+            heard.next = delivery.last + 1
+        life.unconsumed += delivery.message_count
+
+    @staticmethod
+    def _learn_marks(heard: Heard, window: Window) -> None:
+        heard.marks = window.marks
+        if window.delivered > heard.delivered:
+            heard.move_to(min(window.delivered, heard.consecutive()))
+
+    @staticmethod
+    def _learn_own_marks(life: Life, window: Window) -> None:
+        stream = life.stream
+        stream.marks = window.marks
+        if life.address in stream.acks:
+            stream.acks[life.address] = max(stream.acks[life.address], min(window.delivered, stream.high))
+
+
+_MOVES_ANY = ("install", "consume")
+_INCOMING: dict[type, Any] = {
+    Data: Judge._hear_data,
+    Ack: Judge._hear_ack,
+    Nak: Judge._hear_nak,
+    Tail: Judge._hear_tail,
+    Gone: Judge._hear_gone,
+}
+_OUTGOING: dict[type, Any] = {
+    Data: Judge._say_data,
+    Ack: Judge._say_ack,
+    Nak: Judge._say_nak,
+    Tail: Judge._say_tail,
+    Gone: Judge._say_gone,
+}

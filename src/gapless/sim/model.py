@@ -1,0 +1,225 @@
+"""What the checkers know: a model of the group, built from outside.
+
+It learns only from what can be seen without asking a member: the calls of the application, the datagrams that go in and
+come out, deliveries and events. The marks of a member's windows are compared with it, never copied into it unchecked.
+
+Sets of seqnos are whole numbers used as bits: bit 0 stands for the seqno right after ``delivered``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.identity import Marks
+from gapless.run import BEGIN, END, NOT_BACK, PIECE
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.core.member import Member
+    from gapless.identity import Address, View
+    from gapless.run import Run
+
+ZERO_MARKS = Marks(0, 0, 0)
+
+
+class Waiting(NamedTuple):
+    """A message that the application has handed over and that has no number yet."""
+
+    ticket: int
+    payload: bytes
+    not_back: bool
+
+
+class Stream:
+    """The stream of one life, as it was first sent."""
+
+    __slots__ = (
+        "acks",
+        "flags",
+        "high",
+        "lengths",
+        "marks",
+        "parts",
+        "piece_bytes",
+        "queue",
+        "repaired",
+        "repaired_bytes",
+        "starts",
+        "tickets",
+        "transmitted",
+    )
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.lengths = bytearray()
+        self.flags: list[int] = []
+        self.high = 0
+        self.marks = ZERO_MARKS
+        self.acks: dict[Address, int] = {}
+        self.starts: dict[Address, int] = {}
+        self.queue: deque[Waiting] = deque()
+        self.tickets: dict[int, tuple[int, int, int]] = {}
+        self.piece_bytes: list[bytes] = []
+        self.repaired: dict[int, list[tuple[Address | None, int]]] = {}
+        self.repaired_bytes: deque[tuple[int, int]] = deque()
+        self.transmitted: list[int] = []
+
+    def content(self, first: int, last: int) -> bytes:
+        """Return the bytes of ``first .. last``, end to end."""
+        return b"".join(self.parts[first - 1 : last])
+
+    def append(self, run: Run) -> None:
+        """Learn the next run of the stream."""
+        self.parts += run.messages()
+        self.lengths += run.lengths
+        self.flags += [run.flags] * run.count
+        self.high = run.last
+
+    def whole_from(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that begins a message."""
+        flags = self.flags
+        while seqno <= self.high and flags[seqno - 1] & (PIECE | BEGIN) == PIECE:
+            seqno += 1
+        return seqno
+
+    def end_of(self, seqno: int) -> int:
+        """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
+        flags = self.flags
+        if seqno > self.high or not flags[seqno - 1] & PIECE:
+            return seqno
+        while seqno <= self.high and not flags[seqno - 1] & END:
+            seqno += 1
+        return seqno
+
+    def wanted_from(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that the origin itself wants back."""
+        flags = self.flags
+        while seqno <= self.high and flags[seqno - 1] & NOT_BACK:
+            seqno += 1
+        return seqno
+
+    def stable(self) -> int:
+        """Return up to where every member of the view has acknowledged."""
+        return min(self.acks.values(), default=0)
+
+
+class Heard:
+    """The stream of one origin as one receiver has it."""
+
+    __slots__ = (
+        "_known",
+        "announced",
+        "asked_ns",
+        "delivered",
+        "early",
+        "held",
+        "high",
+        "marks",
+        "next",
+        "open",
+        "start",
+    )
+
+    def __init__(self, start: int | None) -> None:
+        self.open = start is not None
+        self.start = start or 0
+        self.delivered = self.next = self.high = self.start
+        self.next += 1
+        self.announced = 0
+        self.held = 0
+        self.early: list[tuple[int, int]] = []
+        self.asked_ns: dict[int, int] = {}
+        self._known: list[tuple[int, int]] = []
+        self.marks = Marks(self.start, self.start, self.start)
+
+    def begin(self, start: int) -> None:
+        """Open the stream at ``start``."""
+        self.open = True
+        self.start = self.delivered = self.high = start
+        self.next = start + 1
+        self.marks = Marks(start, start, start)
+
+    def know(self, high: int, now_ns: int) -> None:
+        """Note that everything up to ``high`` is known to exist from now on."""
+        if not self._known or high > self._known[-1][0]:
+            self._known.append((high, now_ns))
+
+    def known_since_ns(self, seqno: int, now_ns: int) -> int:
+        """Return since when ``seqno`` has been known to exist."""
+        return next((since_ns for high, since_ns in self._known if high >= seqno), now_ns)
+
+    def bits(self, first: int, last: int) -> int:
+        """Return ``first .. last`` as bits, as far as they lie above delivered."""
+        first = max(first, self.delivered + 1)
+        if last < first:
+            return 0
+        return ((1 << (last - first + 1)) - 1) << (first - self.delivered - 1)
+
+    def consecutive(self) -> int:
+        """Return the end of what could be delivered at once."""
+        # The lowest zero bit of held: adding one carries through exactly the consecutive ones.
+        return self.delivered + (~self.held & (self.held + 1)).bit_length() - 1
+
+    def move_to(self, delivered: int) -> None:
+        """Let delivered move; what lies at or below it is not held any more."""
+        self.held >>= delivered - self.delivered
+        self.delivered = delivered
+        while self._known and self._known[0][0] <= delivered:
+            del self._known[0]
+        if self.asked_ns and min(self.asked_ns) <= delivered:
+            self.asked_ns = {seqno: at_ns for seqno, at_ns in self.asked_ns.items() if seqno > delivered}
+
+
+class Life:
+    """One life of one member: its view, its stream, and what it has heard of others."""
+
+    __slots__ = (
+        "address",
+        "alive",
+        "blocked",
+        "departed",
+        "heard",
+        "member",
+        "name",
+        "own_next",
+        "stream",
+        "unconsumed",
+        "view",
+        "view_members",
+        "views",
+    )
+
+    def __init__(self, address: Address, name: str, member: Member) -> None:
+        self.address = address
+        self.name = name
+        self.member = member
+        self.alive = True
+        self.view: View | None = None
+        self.view_members: frozenset[Address] = frozenset()
+        self.views = 0
+        self.stream = Stream()
+        self.heard: dict[Address, Heard] = {}
+        self.departed: dict[Address, Heard] = {}
+        self.own_next = 1
+        self.blocked: set[int] = set()
+        self.unconsumed = 0
+
+    def hearing(self, origin: Address) -> Heard | None:
+        """Return the stream of ``origin`` as this life has it, or had it when the origin departed."""
+        return self.heard.get(origin) or self.departed.get(origin)
+
+
+class Model:
+    """Every life there was, by address."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.capacity = config.capacity
+        self.lives: dict[Address, Life] = {}
+        self.views: dict[int, tuple[Address, ...]] = {}
+
+    def counts(self, origin: Address, receiver: Address) -> bool:
+        """Return whether ``origin`` waits for the acks of ``receiver`` at present."""
+        life = self.lives.get(origin)
+        return life is not None and receiver in life.stream.acks

@@ -1,0 +1,132 @@
+"""The simulated network: links between nodes, their faults, and the books that are kept of every copy.
+
+On a transmit: the datagram crosses each link to its targets; each crossing has a stable name; the faults decide what
+becomes of it, and every decision that is not the default is written down.
+
+On an arrival: the copy leaves the books of its link.
+
+The books are S18: per link, what was sent plus what was added equals what arrived, intact or changed, plus what was
+dropped plus what is under way. What was added is counted by the marks of the faults, what arrived by comparing bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Crossing
+from gapless.sim.script import Fate
+
+if TYPE_CHECKING:
+    from gapless.sim.naming import FrameName, Label
+
+
+class Books:
+    """What happened on one link, in copies."""
+
+    __slots__ = ("added", "changed", "dropped", "intact", "sent", "spoiled", "under_way")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.added = 0
+        self.dropped = 0
+        self.intact = 0
+        self.changed = 0
+        self.under_way = 0
+        self.spoiled = 0
+
+    def balance(self) -> int:
+        """Return what is missing on the side of the outcomes; an honest link returns 0."""
+        return self.sent + self.added - self.intact - self.changed - self.dropped - self.under_way
+
+
+class Parcel(NamedTuple):
+    """A copy under way: the bytes that will arrive, the bytes that were sent, and the books of its link."""
+
+    datagram: bytes
+    sent: bytes
+    books: Books
+    mark: str
+
+
+class Network:
+    """All links, and the chain of faults before them."""
+
+    def __init__(self, chain: Chain, delay_ns: int, *, record: bool = False) -> None:
+        self.chain = chain
+        self.delay_ns = delay_ns
+        self.record = record
+        self.fates: dict[FrameName, Fate] = {}
+        self.books: dict[tuple[str, str], Books] = {}
+        self.transmits = 0
+        self.data_lost = 0
+        self.data_bursts = 0
+        self._nth: dict[tuple[object, ...], int] = {}
+        self._losing: set[tuple[str, str]] = set()
+
+    def cross(
+        self, source: str, target: str, datagram: bytes, label: Label, now_ns: int
+    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+        """Send a datagram over one link; return the parcels with their delays, and why they are not the default."""
+        link = source, target
+        books = self.books.get(link)
+        if books is None:
+            books = self.books[link] = Books()
+        books.sent += 1
+        key = *label, source, target
+        nth = self._nth[key] = self._nth.get(key, 0) + 1
+        crossing = Crossing(source, target, datagram, label, nth, self.transmits)
+        chain = self.chain
+        if not chain.faults or now_ns >= chain.until_ns:
+            books.under_way += 1
+            return [(self.delay_ns, Parcel(datagram, datagram, books, INTACT))], "", crossing
+        copies, reason = chain.cross(crossing, self.delay_ns, now_ns)
+        books.under_way += len(copies)
+        if reason:
+            if self.record:
+                self.fates[crossing.name] = Fate.of(copies, reason)
+            originals = self._enter(books, [copy.mark for copy in copies])
+            self._note_loss(link, label, lost=not originals)
+        elif label.kind in _DATA_KINDS:
+            self._losing.discard(link)
+        return [(copy.delay_ns, Parcel(copy.datagram, datagram, books, copy.mark)) for copy in copies], reason, crossing
+
+    def _enter(self, books: Books, marks: list[str]) -> int:
+        originals = marks.count(INTACT) + marks.count(CORRUPT)
+        extras = marks.count(DUPLICATE) + marks.count(FORGED)
+        books.added += extras
+        books.dropped += 1 - originals
+        # A fault that makes two originals of one, or a copy without a known mark, has cooked the books.
+        books.spoiled += (originals > 1) + (originals + extras != len(marks))
+        return originals
+
+    def _note_loss(self, link: tuple[str, str], label: Label, *, lost: bool) -> None:
+        """Count lost data frames, and the bursts in which a link loses them (L4)."""
+        if label.kind not in _DATA_KINDS:
+            return
+        if not lost:
+            self._losing.discard(link)
+            return
+        self.data_lost += 1
+        if link not in self._losing:
+            self._losing.add(link)
+            self.data_bursts += 1
+
+    def arrive(self, parcel: Parcel) -> None:
+        """Take an arrived parcel out of the books, by what its bytes are."""
+        books = parcel.books
+        books.under_way -= 1
+        if parcel.datagram is parcel.sent or parcel.datagram == parcel.sent:
+            books.intact += 1
+            books.spoiled += parcel.mark in _OTHER_BYTES
+        else:
+            books.changed += 1
+            books.spoiled += parcel.mark not in _OTHER_BYTES
+
+    def drop(self, parcel: Parcel) -> None:
+        """Take a parcel out of the books that reached its node and found no room or nobody there."""
+        parcel.books.under_way -= 1
+        parcel.books.dropped += 1
+
+
+_DATA_KINDS = ("DATA", "REPAIR")
+_OTHER_BYTES = (CORRUPT, FORGED)

@@ -1,0 +1,157 @@
+"""One seed, or many: run them, and say what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from gapless.sim.observations import MUST_HAPPEN
+from gapless.sim.swarm import MESSAGES, draw
+from gapless.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.sim.judge import Violation
+    from gapless.sim.script import Script
+    from gapless.sim.swarm import Plan
+    from gapless.sim.tracing import Row
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one seed. ``script`` and ``trace`` are there if they were asked for."""
+
+    seed: int
+    character: str
+    digest: str
+    events: int
+    steps: int
+    messages: int
+    faults: dict[str, int]
+    violations: list[Violation]
+    seen: frozenset[str]
+    simulated_ns: int
+    repairs: int = 0
+    script: Script | None = None
+    trace: list[Row] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return not self.violations
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What came of many seeds together."""
+
+    seeds: int = 0
+    events: int = 0
+    messages: int = 0
+    simulated_ns: int = 0
+    real_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+    failed: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one seed in."""
+        self.seeds += 1
+        self.events += outcome.events
+        self.messages += outcome.messages
+        self.simulated_ns += outcome.simulated_ns
+        self.faults.update(outcome.faults)
+        self.seen.update(outcome.seen)
+        self.characters[outcome.character] += 1
+        if not outcome.ok:
+            self.failed.append(outcome)
+
+    @property
+    def never_seen(self) -> list[str]:
+        """What must happen in a sweep and has not."""
+        return [what for what in MUST_HAPPEN if not self.seen[what]]
+
+
+def world_of(plan: Plan, *, record: bool = False, trace: bool = False) -> World:
+    """Return the world of a plan, before its first event."""
+    return World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=record, trace=trace)
+
+
+def simulate(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int = MESSAGES,
+    character: str | None = None,
+    record: bool = False,
+    trace: bool = False,
+) -> Outcome:
+    """Run one seed with every check, and return what came of it."""
+    plan = draw(seed, members=members, messages=messages, character=character)
+    world = world_of(plan, record=record, trace=trace)
+    world.run()
+    return outcome_of(seed, plan.character, world)
+
+
+def outcome_of(seed: int, character: str, world: World) -> Outcome:
+    """Return what came of a world that has run."""
+    outcome = Outcome(
+        seed,
+        character,
+        world.digest(),
+        world.events,
+        world.judge.steps,
+        world.simulated_messages,
+        faults_of(world),
+        world.judge.violations,
+        frozenset(world.observer.seen),
+        world.now_ns,
+    )
+    if world.record:
+        outcome.script = world.recorded()
+    if world.tracer is not None:
+        outcome.trace = world.tracer.rows
+    return outcome
+
+
+def faults_of(world: World) -> dict[str, int]:
+    """Return how often each kind of fault struck in a run."""
+    acts = Counter(type(action).__name__.lower() for action in world.script.actions)
+    members = {kind: acts[kind] for kind in ("pause", "crash", "read", "install") if acts[kind]}
+    struck = {name: count for name, count in world.network.chain.struck.items() if count}
+    late = {"late-timer": world.late_ticks} if world.late_ticks else {}
+    return {**struck, **members, **late}
+
+
+def same_digest(seed: int, other: str) -> bool:
+    """S17: return whether ``seed`` still has the digest that another run of it had."""
+    return simulate(seed).digest == other
+
+
+def sweep(seeds: Sequence[int], *, workers: int = 1, messages: int = MESSAGES) -> Sweep:
+    """Run many seeds, in as many processes as there are ``workers``, and add up what came of them."""
+    result = Sweep()
+    begin_s = perf_counter()
+    for outcome in _outcomes(seeds, workers, messages):
+        result.add(outcome)
+    result.real_s = perf_counter() - begin_s
+    return result
+
+
+def _outcomes(seeds: Sequence[int], workers: int, messages: int) -> Iterable[Outcome]:
+    if workers <= 1:
+        for seed in seeds:
+            yield simulate(seed, messages=messages)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(_simulate, ((seed, messages) for seed in seeds), chunksize=8)
+
+
+def _simulate(task: tuple[int, int]) -> Outcome:
+    seed, messages = task
+    return simulate(seed, messages=messages)

@@ -1,0 +1,546 @@
+"""The world: members, network, time and applications in one thread, out of one seed or script.
+
+On every event, in the order of virtual time and then of creation: a datagram arrives, a timer fires, an application
+acts, a view comes. The member's answer goes through one ``pump``: transmits to the network, deliveries to the
+application, the deadline to the clock, everything to the judge.
+
+The world is perfect but for what the script and the faults say. After ``calm_ns`` no fault strikes; the world runs on
+until the group has settled, then for a while more, in which it must be silent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+from heapq import heappop, heappush
+from sys import byteorder
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from gapless.errors import LocalProtocolError, RemoteProtocolError
+from gapless.identity import Marks, View, group_id
+from gapless.run import Run
+from gapless.sim.faults import Chain, Clock
+from gapless.sim.hosts import Host
+from gapless.sim.judge import Judge
+from gapless.sim.liveness import bounds_ns
+from gapless.sim.naming import label_of, life_address, life_name
+from gapless.sim.network import Network, Parcel
+from gapless.sim.observations import Observer
+from gapless.sim.script import (
+    ZERO,
+    Cancel,
+    Crash,
+    Install,
+    Mark,
+    Note,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Scripted,
+    Send,
+    Start,
+)
+from gapless.sim.tracing import Tracer
+from gapless.wire import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gapless.config import Config
+    from gapless.core.ready import Ready
+    from gapless.identity import Address, Digest
+    from gapless.sim.faults import Fault, LateTimers
+    from gapless.sim.judge import Check
+    from gapless.sim.script import Action
+    from gapless.wire import Datagram
+
+GROUP = group_id("gapless.sim")
+"""The group that every simulated member belongs to."""
+
+_ARRIVE, _TICK, _SEND, _DELIVER = range(4)
+_SETTLE_EVERY = 16
+_MOST_EVENTS = 2_000_000
+
+
+class World:
+    """One simulated group. Make it, then :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`."""
+
+    def __init__(
+        self,
+        config: Config,
+        script: Script,
+        *,
+        faults: Iterable[Fault] | None = None,
+        late: LateTimers | None = None,
+        checks: Iterable[type[Check]] | None = None,
+        record: bool = False,
+        trace: bool = False,
+        keep: bool = False,
+    ) -> None:
+        from gapless.sim.checkers import CHECKS
+
+        self.config = config
+        self.script = script
+        self.now_ns = 0
+        self.events = 0
+        self.simulated_messages = 0
+        chain = Chain([Scripted(script.fates)]) if faults is None else Chain(faults, script.calm_ns)
+        self.network = Network(chain, script.delay_ns, record=record)
+        self.late = late
+        self.late_ns: dict[tuple[str, int], int] = {}
+        self.late_ticks = 0
+        self.record = record
+        self.keep = keep
+        self.hosts: dict[str, Host] = {}
+        self._by_node: dict[int, Host] = {}
+        self.judge = Judge(
+            config,
+            (*(CHECKS if checks is None else checks), Observer),
+            calm_ns=script.calm_ns,
+            bounds_ns=bounds_ns(config, script.delay_ns),
+        )
+        observer = self.judge.checks[-1]
+        assert isinstance(observer, Observer)
+        self.observer = observer
+        self.observer.flying = self._flying
+        self.tracer = Tracer() if trace else None
+        self._heap: list[tuple[Any, ...]] = []
+        self._serial = 0
+        self._names: dict[Address, str] = {}
+        self._notes: dict[str, Digest] = {}
+        self._first_view: dict[str, int] = {}
+        self._pending_actions = 0
+        self._log = array("q")
+        for action in script.actions:
+            self.schedule(action)
+
+    # Time
+
+    def _push(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
+        self._serial += 1
+        heappush(self._heap, (at_ns, self._serial, handler, args))
+
+    def schedule(self, action: Action) -> None:
+        """Let an action of a script happen at its time."""
+        self._pending_actions += 1
+        self._push(max(action.at_ns, self.now_ns), self._act, action)
+
+    def step(self) -> bool:
+        """Let the next event happen; return whether there was one."""
+        if not self._heap:
+            return False
+        self.now_ns, _, handler, args = heappop(self._heap)
+        self.events += 1
+        handler(*args)
+        return True
+
+    def run_until(self, until_ns: int) -> None:
+        """Let everything happen that is due up to ``until_ns``, and move the time there."""
+        while self._heap and self._heap[0][0] <= until_ns:
+            self.step()
+        self.now_ns = max(self.now_ns, until_ns)
+
+    def run(self) -> None:
+        """Run the script to its end: the faults, the calm, the settling, the silence."""
+        self.run_until(self.script.calm_ns)
+        self.settle()
+        if self.judge.settled:
+            self.rest()
+        self.close()
+
+    def settle(self) -> bool:
+        """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
+        heap, give_up_ns, most_events = self._heap, self._give_up_ns(), self.events + _MOST_EVENTS
+        while not (self.events % _SETTLE_EVERY == 0 and self.is_settled()):
+            if not heap or heap[0][0] > give_up_ns or self.events > most_events:
+                break
+            self.step()
+        self.judge.settled = self.is_settled()
+        return self.judge.settled
+
+    def _give_up_ns(self) -> int:
+        """Return when a group that has not settled never will: every window's worth that waits may take B2."""
+        waiting = max((len(host.life.stream.queue) for host in self._alive() if host.life is not None), default=0)
+        rounds = 2 + (waiting + self.script.messages()) // self.config.capacity
+        return max(self.now_ns, self.script.calm_ns) + rounds * self.judge.bounds_ns[1]
+
+    def is_settled(self) -> bool:
+        """Return whether nothing is under way that somebody still needs."""
+        if self._pending_actions:
+            return False
+        for host in self._alive():
+            assert host.member is not None
+            window = host.member.outbound.window
+            if window.low != window.high or host.paused or len(host.member.outbound.queue):
+                return False
+            for stream in host.member.inbound.values():
+                if stream.window is None:
+                    return False
+        return True
+
+    def rest(self) -> None:
+        """Watch the settled group for a while: it must be silent."""
+        self.judge.resting = True
+        self.run_until(self.now_ns + 3 * max(self.config.xmit_interval_ns, self.config.tail_delay_ns))
+        self.judge.resting = False
+
+    def close(self) -> None:
+        """Let the checks look at the whole run."""
+        self.judge.books = self.network.books
+        if self.script.only_loss:
+            self.judge.cost = self.network.data_lost, self.network.data_bursts
+        self.judge.close(self.now_ns)
+
+    def digest(self) -> str:
+        """Return the determinism digest: equal for equal runs, whatever the process or the Python version."""
+        log = array("q", self._log)
+        if byteorder == "big":
+            log.byteswap()
+        return blake2b(log.tobytes(), digest_size=16).hexdigest()
+
+    def recorded(self) -> Script:
+        """Return the script of what happened: the same actions, and every decision that was not the default."""
+        script = self.script
+        return Script(
+            script.seed,
+            script.delay_ns,
+            script.calm_ns,
+            dict(script.clocks),
+            list(script.actions),
+            dict(self.network.fates),
+            dict(self.late_ns),
+            script.only_loss,
+        )
+
+    # Hosts
+
+    def _alive(self) -> Iterable[Host]:
+        return (host for host in self.hosts.values() if host.member is not None)
+
+    def host(self, name: str) -> Host:
+        """Return the host that a life called ``name`` is or was at."""
+        return self.hosts[name.rstrip("'")]
+
+    def _flying(self) -> Iterable[tuple[int, Datagram]]:
+        """Return what is on its way, with the node it goes to."""
+        return (
+            (args[0].node, args[2])
+            for _, _, handler, args in self._heap
+            if handler == self._arrive and args[2] is not None
+        )
+
+    def _name(self, address: Address) -> str:
+        name = self._names.get(address)
+        if name is None:
+            name = self._names[address] = life_name(address)
+        return name
+
+    # Actions
+
+    def _act(self, action: Action) -> None:
+        self._pending_actions -= 1
+        self.act(action)
+
+    def act(self, action: Action) -> None:
+        """Let an action happen now. What a dead life was to do does not happen; a paused one does it later."""
+        if self.tracer is not None and not isinstance(action, (Send, Mark, Note)):
+            self.tracer.act(self.now_ns, action)
+        if isinstance(action, Start):
+            self._start(action)
+            return
+        if isinstance(action, Mark):
+            self.observer.mark(action)
+            return
+        host = self.hosts.get(action.who.rstrip("'"))
+        if host is None or host.member is None or host.life_name != action.who:
+            return
+        too_early = isinstance(action, Send) and host.member.view is None
+        if too_early or (host.paused and not isinstance(action, (Resume, Crash))):
+            self._pending_actions += 1
+            host.postponed.append(action)
+        else:
+            _ACTIONS[type(action)](self, host, action)
+
+    def _act_postponed(self, host: Host) -> None:
+        actions, host.postponed = host.postponed, []
+        for action in actions:
+            self._act(action)
+
+    def _start(self, action: Start) -> None:
+        node = action.who.rstrip("'")
+        host = self.hosts.get(node)
+        if host is None:
+            host = self.hosts[node] = Host(node, self.script.clocks.get(node, Clock()))
+            self._by_node[host.node] = host
+        member = host.start(action.who, GROUP, self.config, self.script.seed, tracing=True)
+        host.life = self.judge.begin(host.address, host.life_name, member)
+        self.observer.started(host.life)
+
+    def _install(self, host: Host, action: Install) -> None:
+        members = tuple(life_address(name) for name in action.members)
+        view = View.of(action.number, *members)
+        for name in action.members:
+            self._first_view.setdefault(name, action.number)
+        digest = self._digest_of(action)
+        member = host.member
+        assert member is not None
+        assert host.life is not None
+        if host.address not in members or (member.view is not None and view.id <= member.view.id):
+            return
+        self.judge.install(host.life, view, digest, self.now_ns)
+        self._call(host, "install", member.install, view, digest=digest)
+        self._act_postponed(host)
+
+    def _digest_of(self, action: Install) -> Digest | None:
+        if action.digest == ZERO:
+            return {life_address(name): Marks(0, 0, 0) for name in action.members}
+        noted = self._notes.get(action.digest)
+        if noted is None:
+            return None
+        new = [life_address(name) for name in action.members if self._first_view[name] == action.number]
+        return {**noted, **dict.fromkeys(new, Marks(0, 0, 0))}
+
+    def _note(self, host: Host, action: Note) -> None:
+        assert host.member is not None
+        self._notes[action.key] = host.member.digest()
+
+    def _send(self, host: Host, action: Send) -> None:
+        member = host.member
+        assert member is not None
+        self._call(
+            host,
+            "send",
+            member.send,
+            action.payloads,
+            wait=action.wait,
+            timeout_ns=action.timeout_ns,
+            loopback=action.loopback,
+        )
+
+    def _cancel(self, host: Host, action: Cancel) -> None:
+        assert host.member is not None
+        if action.nth <= len(host.ticket_of):
+            self._call(host, "cancel", host.member.cancel, host.ticket_of[action.nth - 1])
+
+    def _pause(self, host: Host, action: Pause) -> None:  # noqa: ARG002
+        host.paused = True
+
+    def _resume(self, host: Host, action: Resume) -> None:  # noqa: ARG002
+        host.paused = False
+        while host.buffer and not host.paused:
+            parcel, said = host.buffer.popleft()
+            host.buffered_bytes -= len(parcel.datagram)
+            self.network.arrive(parcel)
+            self._receive(host, parcel.datagram, said)
+        self._act_postponed(host)
+        if host.member is not None:
+            self._arm(host, host.due_ns)
+            self._read_on(host)
+
+    def _crash(self, host: Host, action: Crash) -> None:  # noqa: ARG002
+        assert host.life is not None
+        self._pending_actions -= len(host.postponed)
+        for parcel in host.crash():
+            self.network.drop(parcel)
+        self.judge.end(host.life)
+
+    def _read(self, host: Host, action: Read) -> None:
+        host.slow = action.per_message_ns > 0
+        host.per_message_ns = action.per_message_ns
+        self._read_on(host)
+
+    # Inputs of a member
+
+    def _call(self, host: Host, cause: str, method: Callable[..., Ready], *args: Any, **options: Any) -> None:
+        """Give a member an input, and work through its answer."""
+        local_ns = host.clock.local_ns(self.now_ns)
+        try:
+            ready = method(*args, now_ns=local_ns, **options)
+        except LocalProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
+            self._blame(host, cause, error)
+            return
+        if cause == "send":
+            host.ticket_of.append(ready.ticket)
+            assert host.life is not None
+            self.judge.send(host.life, args[0], options["loopback"], ready)
+        self._pump(host, cause, None, ready, local_ns)
+
+    def _blame(self, host: Host, cause: str, error: Exception) -> None:
+        self.judge.t_ns, self.judge.life = self.now_ns, host.life
+        self.judge.report("S13", f"{cause} raised {type(error).__name__}: {error}")
+        self._crash(host, Crash(self.now_ns, host.life_name))
+
+    def _arrive(self, host: Host, parcel: Parcel, said: Datagram | None) -> None:
+        if host.member is None:
+            self.network.drop(parcel)
+        elif host.paused:
+            size_bytes = len(parcel.datagram)
+            if host.buffered_bytes + size_bytes > self.config.receive_buffer_bytes:
+                self.network.drop(parcel)
+                self.observer.overflowed()
+            else:
+                host.buffer.append((parcel, said))
+                host.buffered_bytes += size_bytes
+        else:
+            self.network.arrive(parcel)
+            self._receive(host, parcel.datagram, said)
+
+    def _receive(self, host: Host, datagram: bytes, said: Datagram | None) -> None:
+        member, life = host.member, host.life
+        if member is None or life is None:
+            return
+        local_ns = host.clock.local_ns(self.now_ns)
+        before = self.judge.before(life, said)
+        self._log.extend((self.now_ns, host.node << 3 | _ARRIVE, crc32(datagram)))
+        try:
+            ready = member.receive(datagram, local_ns)
+        except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
+            self._blame(host, "receive", error)
+            return
+        self._pump(host, "receive", said, ready, local_ns, before)
+
+    def _wake(self, host: Host, life: str, wake: int) -> None:
+        """Tick at a deadline, or a little later if the timer is late."""
+        member = host.member
+        if member is None or host.life_name != life or wake != host.wakes:
+            return
+        host.next_wake_ns = None
+        if host.paused or host.due_ns is None:
+            return
+        if host.clock.true_ns(host.due_ns) > self.now_ns:
+            self._arm(host, host.due_ns)
+            return
+        if host.late_until_ns != self.now_ns and (late_ns := self._lateness(host)):
+            host.late_until_ns = self.now_ns + late_ns
+            self._arm(host, host.due_ns)
+            return
+        self._log.extend((self.now_ns, host.node << 3 | _TICK, 0))
+        self._call(host, "tick", member.tick)
+
+    def _lateness(self, host: Host) -> int:
+        host.ticks += 1
+        key = host.life_name, host.ticks
+        if self.late is None:
+            return self.script.late_ns.get(key, 0)
+        if self.now_ns >= self.script.calm_ns:
+            return 0
+        late_ns = min(self.late.late_ns(self.now_ns), self.script.calm_ns - self.now_ns)
+        if late_ns:
+            self.late_ticks += 1
+            if self.record:
+                self.late_ns[key] = late_ns
+        return late_ns
+
+    def _arm(self, host: Host, due_ns: int | None) -> None:
+        """Wake the member at its deadline. A later deadline waits for the wake that is planned anyway."""
+        host.due_ns = due_ns
+        if due_ns is None:
+            return
+        wake_ns = max(self.now_ns, host.late_until_ns, host.clock.true_ns(due_ns))
+        if host.next_wake_ns is None or wake_ns < host.next_wake_ns:
+            host.next_wake_ns = wake_ns
+            host.wakes += 1
+            self._push(wake_ns, self._wake, host, host.life_name, host.wakes)
+
+    # The pump: one for all members and all causes
+
+    def _pump(
+        self,
+        host: Host,
+        cause: str,
+        said: Datagram | None,
+        ready: Ready,
+        local_ns: int,
+        before: object = None,
+    ) -> None:
+        outgoing = []
+        for to, datagram in ready.transmits:
+            out = decode(datagram)
+            outgoing.append((to, out))
+            self._transmit(host, to, datagram, out)
+        life = host.life
+        assert life is not None
+        self.judge.step(life, cause, said, ready, outgoing, local_ns, self.now_ns, before)
+        if self.tracer is not None:
+            self.tracer.step(self.now_ns, life, said, ready)
+        if ready.deliveries:
+            self._deliver(host, ready)
+        self._arm(host, ready.deadline_ns)
+
+    def _transmit(self, host: Host, to: Address | None, datagram: bytes, out: Datagram) -> None:
+        network, now_ns = self.network, self.now_ns
+        network.transmits += 1
+        label = label_of(out, self._name)
+        self._log.extend((now_ns, host.node << 3 | _SEND, crc32(datagram)))
+        if to is None:
+            targets = [other for other in self.hosts.values() if other is not host]
+        else:
+            targets = [self._by_node[to.node]]
+        for target in targets:
+            parcels, reason, crossing = network.cross(host.life_name, target.name, datagram, label, now_ns)
+            if reason:
+                self.observer.fate(crossing, len(parcels))
+            if self.tracer is not None and host.life is not None:
+                self.tracer.transmit(now_ns, host.life, crossing, len(parcels), reason)
+            for delay_ns, parcel in parcels:
+                said = out if parcel.datagram is datagram else _decoded(parcel.datagram)
+                self._push(now_ns + delay_ns, self._arrive, target, parcel, said)
+
+    def _deliver(self, host: Host, ready: Ready) -> None:
+        messages = 0
+        for delivery in ready.deliveries:
+            content = delivery.content
+            payload = content.payload if isinstance(content, Run) else content
+            self._log.extend((delivery.first, delivery.origin.node << 3 | _DELIVER, crc32(payload)))
+            messages += delivery.message_count
+            if self.keep:
+                host.received.setdefault(self._name(delivery.origin), []).extend(delivery.messages())
+        self.simulated_messages += messages
+        if self.config.max_unconsumed:
+            host.unread += messages
+            self._read_on(host)
+
+    # The application that reads
+
+    def _read_on(self, host: Host) -> None:
+        if host.unread and not host.reading:
+            host.reading = True
+            wait_ns = host.per_message_ns if self.now_ns < self.script.calm_ns else 0
+            self._push(self.now_ns + wait_ns, self._consume, host, host.life_name)
+
+    def _consume(self, host: Host, life: str) -> None:
+        if host.member is None or host.life_name != life:
+            return
+        host.reading = False
+        if host.paused:
+            return
+        slow = host.slow and self.now_ns < self.script.calm_ns
+        messages = 1 if slow else host.unread
+        host.unread -= messages
+        assert host.life is not None
+        host.life.unconsumed -= messages
+        self._call(host, "consume", host.member.consumed, messages)
+        self._read_on(host)
+
+
+def _decoded(datagram: bytes) -> Datagram | None:
+    try:
+        return decode(datagram)
+    except RemoteProtocolError:
+        return None
+
+
+_ACTIONS: dict[type, Any] = {
+    Install: World._install,
+    Note: World._note,
+    Send: World._send,
+    Cancel: World._cancel,
+    Pause: World._pause,
+    Resume: World._resume,
+    Crash: World._crash,
+    Read: World._read,
+}
