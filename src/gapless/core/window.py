@@ -146,13 +146,15 @@ class Window:
         """Store what is new of ``run``; return what became of each of its messages."""
         first, last = run.first, run.last
         ceiling = self.policy.ceiling(self.low, self.delivered)
-        if first > self.high and last <= ceiling and self._fitting(run) == run.count:
-            self._runs.append(run)
-            self._firsts.append(first)
-            self.stored += run.count
-            self.stored_bytes += len(run.payload) + len(run.lengths)
-            self.high = last
-            return Added(run.count)
+        if first > self.high and last <= ceiling:
+            stored_bytes = self.stored_bytes + len(run.payload) + len(run.lengths)
+            if self.max_bytes is None or stored_bytes <= self.max_bytes or first == self.delivered + 1:
+                self._runs.append(run)
+                self._firsts.append(first)
+                self.stored += run.count
+                self.stored_bytes = stored_bytes
+                self.high = last
+                return Added(run.count)
         return self._add_between(run, ceiling)
 
     def _fitting(self, run: Run) -> int:
@@ -223,14 +225,14 @@ class Window:
     def take(self, limit: int | None = None) -> list[Run]:
         """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
         taken: list[Run] = []
-        at = self._index(self.delivered + 1)
+        at = self._index(self.delivered + 1) if self.keep else self._head
         while at < len(self._runs) and (limit is None or limit > 0):
             run = self._runs[at]
-            start = self.delivered + 1
+            start, end = self.delivered + 1, run.last
             if run.first > start:
                 break
-            end = run.last if limit is None else min(run.last, start + limit - 1)
             if limit is not None:
+                end = min(end, start + limit - 1)
                 limit -= end - start + 1
             taken.append(run.part(start, end))
             self.delivered = end
@@ -256,6 +258,9 @@ class Window:
         return self._erase(seqno)
 
     def _erase(self, upto: int) -> int:
+        self.low = upto
+        if upto >= self.high:
+            return self._erase_all()
         runs, at, erased = self._runs, self._head, 0
         while at < len(runs) and runs[at].last <= upto:
             erased += runs[at].count
@@ -268,14 +273,20 @@ class Window:
             erased += whole.count - rest.count
             self.stored_bytes -= whole.size_bytes - rest.size_bytes
             runs[at], self._firsts[at] = rest, rest.first
-        self.low = upto
         self.stored -= erased
         self._drop_front(at)
         return erased
 
+    def _erase_all(self) -> int:
+        erased = self.stored
+        self._runs.clear()
+        self._firsts.clear()
+        self._head = self.stored = self.stored_bytes = 0
+        return erased
+
     def _drop_front(self, at: int) -> None:
         """Step over the erased runs before index ``at``; the lists are cut only now and then, which keeps it cheap."""
-        if at == len(self._runs) or at >= max(_COMPACT_AT, len(self._runs) // 2):
+        if at >= max(_COMPACT_AT, len(self._runs) // 2):
             del self._runs[:at], self._firsts[:at]
             at = 0
         self._head = at
@@ -290,7 +301,8 @@ class Window:
         for run in runs:
             assert run.first > floor, f"{run} overlaps {floor}"
             floor = run.last
-        assert floor <= self.high <= self.ceiling, "nothing above high, and high within the ceiling"
+        assert self.high == floor, "high is the highest stored, or low when nothing is stored"
+        assert self.high <= self.ceiling, "nothing beyond the ceiling"
         assert self.stored == sum(run.count for run in runs), "messages add up"
         assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
 
