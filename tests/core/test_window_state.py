@@ -319,6 +319,27 @@ def test_n7_05_the_cost_does_not_depend_on_what_is_stored(make: Maker, what: str
     assert opcodes(lambda: WORK[what](few)) == opcodes(lambda: WORK[what](many))
 
 
+@pytest.mark.parametrize("what", ["missing", "take", "deliverable"])
+def test_n7_05_the_cost_does_not_depend_on_what_was_delivered(make_keeping: Maker, what: str) -> None:
+    """N7-05: what is kept for repairs is out of the way of what comes."""
+
+    def work(runs: int) -> Callable[[], object]:
+        window = make_keeping(10 * runs)
+        for seqno in span(1, runs):
+            window.add(run(seqno))
+        window.take()
+        window.add(run(runs + 1))
+        window.add(run(runs + 5))
+        works: dict[str, Callable[[], object]] = {
+            "missing": window.missing,
+            "take": window.take,
+            "deliverable": lambda: window.deliverable,
+        }
+        return works[what]
+
+    assert opcodes(work(10)) == opcodes(work(5000))
+
+
 def test_a_run_costs_the_same_whatever_its_number_of_messages(make: Maker) -> None:
     def work(count: int) -> Callable[[], object]:
         window, fresh = make(10_000), run(1, count)
