@@ -1,1 +1,29 @@
-"""Deterministic simulation of whole groups: one thread, one seed, virtual time, every check after every step."""
+"""Deterministic simulation of whole groups: one thread, one seed, virtual time, every check after every step.
+
+:func:`simulate` runs one seed of the swarm and :func:`sweep` many, :class:`World` plays a :class:`Script`. :data:`CHECKS` are the invariants that look at every step, :data:`MUST_HAPPEN`
+the situations that a sweep must have seen.
+"""
+
+from gapless.sim.checkers import CHECKS
+from gapless.sim.judge import Check, Judge, Violation
+from gapless.sim.observations import MUST_HAPPEN
+from gapless.sim.run import Outcome, Sweep, simulate, sweep
+from gapless.sim.script import Script
+from gapless.sim.swarm import Plan, draw
+from gapless.sim.world import World
+
+__all__ = [
+    "CHECKS",
+    "MUST_HAPPEN",
+    "Check",
+    "Judge",
+    "Outcome",
+    "Plan",
+    "Script",
+    "Sweep",
+    "Violation",
+    "World",
+    "draw",
+    "simulate",
+    "sweep",
+]

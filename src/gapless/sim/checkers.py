@@ -90,13 +90,12 @@ class S3(Check):
 
     def delivered(self, life: Life, delivery: Delivery) -> None:
         """A delivery begins at the very next message."""
-        due = _next_due(life, delivery.origin)
         origin = self.model.lives.get(delivery.origin)
-        if due is None or origin is None:
+        if origin is None or _next_due(life, delivery.origin) is None:
             self.fail(f"{life.name} delivers from {delivery.origin}, whose stream has no start")
             return
-        stream = origin.stream
-        due = stream.wanted_from(due) if delivery.origin == life.address else stream.whole_from(due)
+        heard = life.hearing(delivery.origin)
+        due = origin.stream.wanted_from(life.own_next) if heard is None else heard.due(origin.stream)
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
@@ -113,7 +112,7 @@ class S3(Check):
         if delivered > heard.consecutive():
             self.fail(f"delivered of {origin} moves to {delivered} over a gap at {heard.consecutive() + 1}")
         stream = self.model.lives[origin].stream
-        begin = stream.whole_from(heard.next)
+        begin = heard.due(stream)
         if begin <= delivered and stream.end_of(begin) <= delivered:
             self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gapless.core.ready import GivenUp, Oversized, Refused
+from gapless.core.ready import GivenUp, Lost, Oversized, Refused, Started
 from gapless.run import END, PIECE
 from gapless.sim.faults import NEVER_NS
 from gapless.sim.model import Heard, Life, Model, Waiting
@@ -360,23 +360,13 @@ class Judge:
                 self.expected = self.expected.plus(self._take(heard, first, last))
         heard.announced = max(heard.announced, frame.high)
         heard.know(frame.high, self.local_ns)
-        self._skip(heard, frame.low)
+        heard.gone = max(heard.gone, frame.low)
 
     def _hear_gone(self, life: Life, heard: Heard, sender: Address, frame: Gone) -> None:
         for hook in self._gone_in:
             hook(life, heard, frame)
         if frame.origin == sender and heard.open:
-            self._skip(heard, frame.low)
-
-    @staticmethod
-    def _skip(heard: Heard, low: int) -> None:
-        """Learn that nothing up to ``low`` will come any more."""
-        if low > heard.delivered:
-            if heard.delivered == heard.start:
-                heard.start = low
-            heard.move_to(low)
-            heard.high = max(heard.high, low)
-            heard.next = max(heard.next, low + 1)
+            heard.gone = max(heard.gone, frame.low)
 
     # Learning: what went out
 
@@ -425,8 +415,21 @@ class Judge:
         for event in events:
             if isinstance(event, GivenUp):
                 self._learn_given_up(life, event)
-            elif isinstance(event, Oversized) and event.origin in life.heard:
-                life.heard[event.origin].next = event.last + 1
+            elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
+                self._learn_skip(life.heard[event.origin], event)
+
+    def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
+        """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
+        if isinstance(event, Oversized):
+            heard.next = event.last + 1
+        elif isinstance(event, Lost):
+            if event.last > heard.gone or heard.held & heard.bits(event.first, event.last):
+                self.report("S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there")
+            heard.lose(event.first, event.last)
+        elif event.start != heard.start:
+            if heard.delivered != heard.start or event.start > heard.gone:
+                self.report("S3", f"{event}: {heard.delivered} was delivered and {heard.gone} is gone")
+            heard.restart(event.start)
 
     @staticmethod
     def _learn_given_up(life: Life, event: GivenUp) -> None:

@@ -113,11 +113,14 @@ class Heard:
         "asked_ns",
         "delivered",
         "early",
+        "gone",
         "held",
         "high",
+        "lost",
         "marks",
         "next",
         "open",
+        "skipped",
         "start",
     )
 
@@ -127,7 +130,10 @@ class Heard:
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
+        self.gone = 0
         self.held = 0
+        self.skipped = 0
+        self.lost: list[tuple[int, int]] = []
         self.early: list[tuple[int, int]] = []
         self.asked_ns: dict[int, int] = {}
         self._known: list[tuple[int, int]] = []
@@ -157,13 +163,38 @@ class Heard:
         return ((1 << (last - first + 1)) - 1) << (first - self.delivered - 1)
 
     def consecutive(self) -> int:
-        """Return the end of what could be delivered at once."""
-        # The lowest zero bit of held: adding one carries through exactly the consecutive ones.
-        return self.delivered + (~self.held & (self.held + 1)).bit_length() - 1
+        """Return the end of what could be delivered at once, or stepped over because it is gone."""
+        # The lowest zero bit: adding one carries through exactly the consecutive ones.
+        passable = self.held | self.skipped
+        return self.delivered + (~passable & (passable + 1)).bit_length() - 1
+
+    def lose(self, first: int, last: int) -> None:
+        """Learn that ``first .. last`` was reported as lost."""
+        self.lost.append((first, last))
+        self.skipped |= self.bits(first, last)
+
+    def restart(self, start: int) -> None:
+        """Learn that the stream starts later than it was said at first, because nothing before it exists."""
+        self.move_to(start)
+        self.start = start
+        self.high = max(self.high, start)
+        self.next = start + 1
+
+    def due(self, stream: Stream) -> int:
+        """Return the first seqno of the next message that is to be handed out.
+
+        What was lost is left out, and so is a message of which a piece was lost or came before the start.
+        """
+        seqno = stream.whole_from(self.next)
+        for first, last in self.lost:
+            if first <= stream.end_of(seqno) and seqno <= last:
+                seqno = stream.whole_from(last + 1)
+        return seqno
 
     def move_to(self, delivered: int) -> None:
         """Let delivered move; what lies at or below it is not held any more."""
         self.held >>= delivered - self.delivered
+        self.skipped >>= delivered - self.delivered
         self.delivered = delivered
         while self._known and self._known[0][0] <= delivered:
             del self._known[0]

@@ -68,18 +68,12 @@ class Network:
     ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
         """Send a datagram over one link; return the parcels with their delays, and why they are not the default."""
         link = source, target
-        books = self.books.get(link)
-        if books is None:
-            books = self.books[link] = Books()
+        books = self._open(link)
         books.sent += 1
         key = *label, source, target
         nth = self._nth[key] = self._nth.get(key, 0) + 1
         crossing = Crossing(source, target, datagram, label, nth, self.transmits)
-        chain = self.chain
-        if not chain.faults or now_ns >= chain.until_ns:
-            books.under_way += 1
-            return [(self.delay_ns, Parcel(datagram, datagram, books, INTACT))], "", crossing
-        copies, reason = chain.cross(crossing, self.delay_ns, now_ns)
+        copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
         books.under_way += len(copies)
         if reason:
             if self.record:
@@ -89,6 +83,23 @@ class Network:
         elif label.kind in _DATA_KINDS:
             self._losing.discard(link)
         return [(copy.delay_ns, Parcel(copy.datagram, datagram, books, copy.mark)) for copy in copies], reason, crossing
+
+    def calm(self, now_ns: int) -> bool:
+        """Return whether nothing can happen to what is sent now."""
+        return not self.chain.faults or now_ns >= self.chain.until_ns
+
+    def pass_on(self, source: str, target: str, datagram: bytes) -> Parcel:
+        """Send a datagram over one link in the calm, where frames need no names."""
+        books = self._open((source, target))
+        books.sent += 1
+        books.under_way += 1
+        return Parcel(datagram, datagram, books, INTACT)
+
+    def _open(self, link: tuple[str, str]) -> Books:
+        books = self.books.get(link)
+        if books is None:
+            books = self.books[link] = Books()
+        return books
 
     def _enter(self, books: Books, marks: list[str]) -> int:
         originals = marks.count(INTACT) + marks.count(CORRUPT)

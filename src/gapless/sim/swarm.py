@@ -103,7 +103,9 @@ def draw(seed: int, *, members: int | None = None, messages: int = MESSAGES, cha
     calm_ns = span_ns + config.xmit_interval_ns
     rng = split(seed, "work")
     actions = [*_work(rng, names, messages, span_ns, config)]
-    script = Script(seed, _delay_ns(split(seed, "link")), calm_ns, actions=actions, only_loss=character != "swarm")
+    script = Script(
+        seed, _delay_ns(split(seed, "link"), config), calm_ns, actions=actions, only_loss=character != "swarm"
+    )
     faults = _faults(seed, on, names, config, span_ns, messages, actions)
     _members(seed, on, names, config, span_ns, script)
     script.actions.sort(key=lambda action: action.at_ns)
@@ -157,8 +159,10 @@ def _span_ns(rng: Random, config: Config) -> int:
     return rng.choice((5, 20, 60)) * min(config.xmit_interval_ns, 500 * NS_PER_MS) + rng.randrange(NS_PER_MS)
 
 
-def _delay_ns(rng: Random) -> int:
-    return rng.choice((0, 50_000, NS_PER_MS, 5 * NS_PER_MS))
+def _delay_ns(rng: Random, config: Config) -> int:
+    """Draw how long a link takes: mostly well below the intervals, now and then longer than they are."""
+    most_ns = config.xmit_interval_ns // 4 if rng.random() < 0.95 else 5 * NS_PER_MS
+    return min(most_ns, rng.choice((0, 50_000, NS_PER_MS, 5 * NS_PER_MS)))
 
 
 def _late(rng: Random, on: tuple[str, ...], config: Config) -> LateTimers | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.sim.naming import node_name, node_number
+from gapless.sim.naming import node_name
 from gapless.sim.script import ZERO, Crash, Install, Note, Pause, Resume, Start
 
 if TYPE_CHECKING:
@@ -134,6 +134,3 @@ def draw_views(rng: Random, names: tuple[str, ...], span_ns: int, config: Config
 def _in_order(actions: list[Action]) -> list[Action]:
     """Sort by time; at one time the order stays, so that a life begins before it is told anything."""
     return sorted(actions, key=lambda action: action.at_ns)
-
-
-__all__ = ["draw_views", "node_number"]
