@@ -75,18 +75,35 @@ def splice(datagram: bytearray, random: Random, seeds: list[bytes]) -> None:
     datagram[somewhere(datagram, random) :] = other[random.randrange(len(other)) :]
 
 
-def edit_length(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
-    """Walk to a frame and make its length, or the count or number in its body, say something else."""
+def some_frame(datagram: bytearray, random: Random) -> int | None:
+    """Walk from frame to frame and stop at one."""
+    starts = []
     at = HEADER_BYTES
-    while at + 24 < len(datagram):
-        if random.random() < 0.5:
-            field = random.choice((2, 2, 20, 40))
-            if at + field + 2 <= len(datagram):
-                (said,) = unpack_from("<H", datagram, at + field)
-                edited = random.choice((said - 1, said + 1, said + 12, random.getrandbits(16), 0, 0xFFFF))
-                pack_into("<H", datagram, at + field, edited & 0xFFFF)
-            return
+    while at + 20 <= len(datagram):
+        starts.append(at)
         at += 4 + unpack_from("<H", datagram, at + 2)[0]
+    return random.choice(starts) if starts else None
+
+
+def edit_length(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
+    """Make the length of a frame, or the count or number in its body, say something else."""
+    at = some_frame(datagram, random)
+    field = random.choice((2, 2, 20, 40))
+    if at is not None and at + field + 2 <= len(datagram):
+        (said,) = unpack_from("<H", datagram, at + field)
+        edited = random.choice((said - 1, said + 1, said + 12, random.getrandbits(16), 0, 0xFFFF))
+        pack_into("<H", datagram, at + field, edited & 0xFFFF)
+
+
+def resize_frame(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
+    """Cut a frame short or make it longer, and let its length field tell the truth about it."""
+    at = some_frame(datagram, random)
+    if at is not None:
+        (length,) = unpack_from("<H", datagram, at + 2)
+        resized = random.choice((16, random.randint(16, max(16, length)), length + random.randint(1, 24)))
+        end = at + 4 + length
+        datagram[min(end, at + 4 + resized) : end] = bytes(max(0, resized - length))
+        pack_into("<H", datagram, at + 2, resized & 0xFFFF)
 
 
 def repeat_chunk(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
@@ -102,6 +119,7 @@ MUTATIONS: list[Callable[[bytearray, Random, list[bytes]], None]] = [
     extend,
     splice,
     edit_length,
+    resize_frame,
     repeat_chunk,
 ]
 
