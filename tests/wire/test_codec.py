@@ -319,6 +319,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("length", "a prefix without its last byte", raw(ACK[:19])),
     ("length", "a length beyond the datagram", raw(raw_frame(2, pack("<QI", 1, 1), length=29))),
     ("length", "a length within the prefix", raw(raw_frame(2, pack("<QI", 1, 1), length=15))),
+    ("length", "a length within the prefix of an unknown kind", raw(raw_frame(9, b"", length=15))),
     ("length", "a length of zero", raw(raw_frame(2, pack("<QI", 1, 1), length=0))),
     ("length", "an ACK that is too short", raw(raw_frame(2, pack("<QH", 1, 1)))),
     ("length", "an ACK that is too long", raw(raw_frame(2, pack("<QQ", 1, 1)))),

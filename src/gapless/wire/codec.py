@@ -66,6 +66,7 @@ _WHO = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
 _PREFIX = Struct("<BBHQQ")
 _DATA = Struct("<QIQH")
+_DATA_FRAME = Struct("<BBHQQQIQH")
 _ACK = Struct("<QI")
 _NAK = Struct("<H")
 _RANGE = Struct("<QI")
@@ -134,12 +135,11 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
     _check_run(run.first, run.count, flags)
     if frame.repair:
         flags |= REPAIR
-    parts += (
-        _prefix(DATA, flags, _DATA.size + len(run.lengths) + len(run.payload), run.origin),
-        _DATA.pack(run.first, run.view, run.sent_ns, run.count),
-        run.lengths,
-        run.payload,
-    )
+    lengths, payload = run.lengths, run.payload
+    length = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES + len(lengths) + len(payload)
+    node, incarnation = run.origin
+    fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count)
+    parts += (fixed, lengths, payload)
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
