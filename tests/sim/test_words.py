@@ -29,7 +29,8 @@ from gapless.sim.words import ScenarioError, read_script, show_bytes, show_scrip
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
 lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))
 times_ns = st.one_of(st.integers(0, 20).map(lambda ms: ms * 1_000_000), st.integers(0, 10**12))
-keys = st.text(ascii_letters + digits + "'-/.", min_size=1, max_size=6)
+keys = st.text(ascii_letters + digits + "'-/. ", min_size=1, max_size=6)
+sides = st.lists(nodes, max_size=3).map(",".join)
 texts = st.text([chr(code) for code in range(32, 127)], max_size=30).map(str.encode)
 generated = st.builds(payload, lives, st.integers(0, 30), st.integers(0, 60))
 repeated = st.builds(lambda unit, times: unit * times, st.binary(min_size=1, max_size=9), st.integers(0, 20))
@@ -52,7 +53,7 @@ actions = st.one_of(
     st.builds(Note, times_ns, lives, keys),
     st.builds(Cancel, times_ns, lives, st.integers(1, 99)),
     st.builds(Read, times_ns, lives, times_ns),
-    st.builds(Mark, times_ns, keys, st.sampled_from(["partition", "heal"])),
+    st.builds(Mark, times_ns, sides, st.sampled_from(["partition", "heal"])),
     st.builds(
         Install,
         times_ns,
@@ -93,6 +94,7 @@ def scripts(draw: st.DrawFn) -> Script:
         actions=draw(st.lists(actions, max_size=8)),
         fates=draw(st.dictionaries(names, fates, max_size=6)),
         late_ns=draw(st.dictionaries(st.tuples(lives, st.integers(0, 99)), times_ns, max_size=3)),
+        only_loss=draw(st.booleans()),
     )
     # What is usual must be as likely as what is not, or the short forms are never tried.
     for name in list(script.fates):
@@ -159,7 +161,7 @@ def test_an_opening_and_a_view_are_one_line_each() -> None:
 
 def test_lines_may_stand_in_any_order_and_in_either_number() -> None:
     script = read(
-        ["duplicate DATA a1 a->b #1 at 9ms", "1ms a b  start", "2s a send  \"it's (so)\" (no wait)", "network 3ms"]
+        ["duplicate DATA a1 a->b #1 at 9ms", "1ms a b  start", '2s a send  "it\'s (so)" (no wait)', "network 3ms"]
     )
     assert script.delay_ns == 3_000_000
     assert script.actions == [Start(10**6, "a"), Start(10**6, "b"), Send(2 * 10**9, "a", (b"it's (so)",), wait=False)]

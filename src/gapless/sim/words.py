@@ -5,6 +5,7 @@ The lines, in the order in which they are printed (a file may have them in any o
     network 2ms                                the delay of every frame that has no fate (1ms if the line is missing)
     seed 7                                     what feeds the members' own randomness
     calm 300ms                                 from here on no fault may strike
+    only loss                                  frames are lost or nothing: the cost of repairs counts
     clock b epoch 5ms drift -40ppm             b's own clock
     group a b c                                a, b and c start at 0ms with view 1 of them all
     5ms a sends "hello" a1..3 of 200B          messages: a text; generated ones (see script.payload); 0x and hex
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 MAX_SENT_BYTES = 1 << 28
 """What one line of a script may send at most: a slip of the pen must not eat the memory."""
 
-SHORT_BYTES = 12
+SHORT_BYTES = 4
 """A generated message up to this size is shown as its text, a longer one by its number and size."""
 
 
@@ -233,8 +234,16 @@ def _show_send(action: Send) -> str:
     return f"sends {_show_payloads(action.payloads)}".rstrip() + (f" ({', '.join(options)})" if options else "")
 
 
+def _show_key(key: str) -> str:
+    return key if _PLAIN_KEY.fullmatch(key) else f'"{key}"'
+
+
+_PLAIN_KEY = re.compile(r"[\w.'/-]+")
+_KEY = r"\"([^\"]*)\"|([\w.'/-]+)"
+
+
 def _show_install(action: Install) -> str:
-    source = f" from {action.digest}" if action.digest else ""
+    source = f" from {_show_key(action.digest)}" if action.digest else ""
     return f"installs view {action.number}: {' '.join(action.members)}{source}"
 
 
@@ -248,7 +257,7 @@ _SHOW: dict[type, Callable[..., str]] = {
     Resume: lambda action: "resumes",  # noqa: ARG005
     Crash: lambda action: "crashes",  # noqa: ARG005
     Install: _show_install,
-    Note: lambda action: f"notes digest {action.key}",
+    Note: lambda action: f"notes digest {_show_key(action.key)}",
     Send: _show_send,
     Cancel: lambda action: f"cancels send {action.nth}",
     Read: _show_read,
@@ -289,10 +298,10 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ("resumes?", Resume),
         ("crash(?:es)?", Crash),
         (
-            rf"installs? +view +(\d+): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(\S+))?",
-            lambda at, who, number, members, key: Install(at, who, int(number), tuple(members.split()), key or ""),
+            rf"installs? +view +(\d+): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(?:{_KEY}))?",
+            lambda at, who, number, members, *key: Install(at, who, int(number), tuple(members.split()), _either(key)),
         ),
-        (r"notes? +digest +(\S+)", Note),
+        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
         (r"cancels? +send +(\d+)", lambda at, who, nth: Cancel(at, who, int(nth))),
         (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
         ("reads? +at +once", lambda at, who: Read(at, who, 0)),
@@ -318,6 +327,10 @@ def _read_send(at_ns: int, who: str, text: str) -> Send:
         else:
             raise ScenarioError(f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback")
     return send
+
+
+def _either(groups: Iterable[str | None]) -> str:
+    return next((group for group in groups if group), "")
 
 
 def _read_action(line: str) -> list[Action] | None:
@@ -481,6 +494,8 @@ def show_script(script: Script) -> list[str]:
         lines.append(f"seed {script.seed}")
     if script.calm_ns != default.calm_ns:
         lines.append(f"calm {show_time(script.calm_ns)}")
+    if script.only_loss:
+        lines.append("only loss")
     lines += (
         f"clock {who} epoch {show_time(clock.epoch_ns)} drift {clock.drift_ppm:+d}ppm"
         for who, clock in script.clocks.items()
@@ -491,7 +506,7 @@ def show_script(script: Script) -> list[str]:
     return lines
 
 
-_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)")
+_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)|(only) +loss")
 _CLOCK_FORM = re.compile(rf"clock +({_LIFE}) +epoch +({_TIME}) +drift +([+-]?\d+)ppm")
 _GROUP_FORM = re.compile(rf"group +({_LIFE}(?: +{_LIFE})*)")
 _LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({_LIFE}) +by +({_TIME})")
@@ -522,8 +537,10 @@ def _read_setting(script: Script, line: str) -> bool:
         script.delay_ns = _read_time(match[2])
     elif match[1] == "calm":
         script.calm_ns = _read_time(match[2])
-    else:
+    elif match[3] == "seed":
         script.seed = int(match[4])
+    else:
+        script.only_loss = True
     return True
 
 
