@@ -1,0 +1,444 @@
+"""Shrinking: from a failing run to the few lines of script that still fail, for a person to read.
+
+On a failing seed: its recorded script is replayed on a network that is perfect but for what the script says. If the
+same check fails, pieces are taken out and what is left is made simpler, as long as that check still fails
+(simpler.py). A candidate is only tried if it is *sound*: it must be a run that the checks have a right to judge, where
+every member of the last view lives and knows it, whoever pauses goes on, and no fault strikes after the calm. With a
+planted bug there is one condition more: without the bug nothing may fail.
+
+Everything is a function of the script: the same seed gives the same scenario. There is no clock in it; what bounds the
+work is a number of replays and a number of events.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from gapless.errors import GaplessError
+from gapless.sim.checkers import CHECKS
+from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head
+from gapless.sim.script import Crash, Install, Pause, Resume, Script, Send, Start
+from gapless.sim.story import LONGEST_EVENTS
+from gapless.sim.swarm import MESSAGES, draw
+from gapless.sim.tracing import Tracer
+from gapless.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gapless.config import Config
+    from gapless.core.ready import Ready
+    from gapless.sim.faults import Crossing
+    from gapless.sim.hosts import Host
+    from gapless.sim.model import Life
+    from gapless.sim.script import Action
+    from gapless.wire import Datagram
+
+MOST_TRIES = 4000
+"""Replays that one shrink may take."""
+MOST_EVENTS = 1_000_000
+"""Events that all replays of one shrink may have together."""
+
+TELLING_BYTES = 8
+"""The size from which on a message can say which one it is."""
+
+_FEWER_MESSAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 50)
+
+_T = TypeVar("_T")
+
+
+class Weight(NamedTuple):
+    """How much there is to read in a case, the most important first."""
+
+    items: int
+    lines: int
+    messages: int
+    tiny: int
+    sent_bytes: int
+    letters: int
+    times_ns: int
+    text: str
+
+
+class Case(NamedTuple):
+    """What is shrunk: a configuration and a script."""
+
+    config: Config
+    script: Script
+
+    def weight(self) -> Weight:
+        """Return how much there is to read; no two cases weigh the same."""
+        script = self.script
+        sends = [action.payloads for action in script.actions if isinstance(action, Send)]
+        text = show_head(Scenario(script, self.config))
+        return Weight(
+            len(script.actions) + len(script.fates) + len(script.late_ns) + len(script.clocks),
+            text.count("\n"),
+            sum(map(len, sends)),
+            # Messages too small to hold their own number are hard to tell apart.
+            sum(len(content) < TELLING_BYTES for payloads in sends for content in payloads),
+            sum(len(content) for payloads in sends for content in payloads),
+            len(text),
+            sum(action.at_ns for action in script.actions),
+            text,
+        )
+
+
+class NotReproducedError(GaplessError):
+    """A seed fails, but the script that it recorded does not: only the seed can be replayed."""
+
+
+# Whether a script is a fair run
+
+
+def sound(script: Script) -> bool:
+    """Return whether the checks have a right to judge a script (see views.py for the promises of membership)."""
+    actions = script.actions
+    if any(before.at_ns > after.at_ns for before, after in pairwise(actions)):
+        return False
+    if any(action.at_ns > script.calm_ns for action in actions if not isinstance(action, Send)):
+        return False
+    return _loss_is_only(script) and _membership_is_sound(actions)
+
+
+def _membership_is_sound(actions: list[Action]) -> bool:
+    alive: dict[str, str] = {}
+    latest: dict[str, str] = {}
+    views: dict[str, int] = {}
+    lists: dict[int, tuple[str, ...]] = {}
+    paused: set[str] = set()
+    for action in actions:
+        node = action.who.rstrip("'")
+        if isinstance(action, Start):
+            if node in alive or len(action.who) <= len(latest.get(node, "")):
+                return False
+            alive[node] = latest[node] = action.who
+        elif isinstance(action, Crash) and alive.get(node) == action.who:
+            del alive[node]
+        elif isinstance(action, Pause):
+            paused.add(action.who)
+        elif isinstance(action, Resume):
+            paused.discard(action.who)
+        elif isinstance(action, Install) and not _install_is_sound(action, views, lists):
+            return False
+    living, last = set(alive.values()), max(lists, default=0)
+    told = all(views.get(name) == last for name in living)
+    return told and living == set(lists.get(last, ())) and not paused & living
+
+
+def _install_is_sound(action: Install, views: dict[str, int], lists: dict[int, tuple[str, ...]]) -> bool:
+    if action.who not in action.members or views.get(action.who, 0) >= action.number:
+        return False
+    views[action.who] = action.number
+    return lists.setdefault(action.number, action.members) == action.members
+
+
+def _loss_is_only(script: Script) -> bool:
+    return not script.only_loss or all(fate.lost for fate in script.fates.values())
+
+
+# Replays
+
+
+class _Strikes(Tracer):
+    """Takes note of when faults strike, and of nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_ns = -1
+
+    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:  # noqa: ARG002
+        """Note a fate that came true."""
+        if reason:
+            self.last_ns = t_ns
+
+    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
+        """Leave the step untold."""
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Leave the action untold."""
+
+
+class _Enough(Exception):  # noqa: N818 - it ends a replay early, and is no error
+    """The violation that a replay looks for is there, or the replay takes too long."""
+
+
+class Replay(World):
+    """A world that stops as soon as ``wanted`` is violated (any check if it is empty)."""
+
+    def __init__(self, case: Case, wanted: str = "") -> None:
+        checks = tuple(check for check in CHECKS if not wanted or check.name == wanted)
+        super().__init__(case.config, case.script, checks=checks)
+        self.tracer = self.strikes = _Strikes()
+        self.wanted = wanted
+
+    def step(self) -> bool:
+        """Let the next event happen, and end the replay if it was enough."""
+        more = super().step()
+        if (self.judge.violations and self._is_found()) or self.events >= LONGEST_EVENTS:
+            raise _Enough
+        return more
+
+    def _is_found(self) -> bool:
+        return any(violation.check == self.wanted or not self.wanted for violation in self.judge.violations)
+
+    def _lateness(self, host: Host) -> int:
+        late_ns = super()._lateness(host)
+        if late_ns:
+            self.strikes.last_ns = max(self.strikes.last_ns, self.now_ns + late_ns)
+        return late_ns
+
+    def fails(self) -> bool:
+        """Play the script; return whether the violation is there, by faults that were allowed to strike."""
+        try:
+            self.run()
+        except _Enough:
+            return self._is_found() and self._is_fair()
+        except (GaplessError, AssertionError, KeyError):
+            # A candidate that cannot be played at all is no simpler form of anything.
+            return False
+        return self._is_found() and self._is_fair()
+
+    def _is_fair(self) -> bool:
+        return self.strikes.last_ns <= self.script.calm_ns
+
+    def holds(self) -> bool:
+        """Play the script; return whether it comes to its end and every check holds."""
+        return not self.fails() and self._is_fair() and self.judge.settled
+
+
+@dataclass(slots=True)
+class Trial:
+    """The question that decides on a candidate: is it sound, and does ``check`` fail because of ``bug``?"""
+
+    check: str
+    bug: str = ""
+    events: int = 0
+
+    def __call__(self, case: Case) -> bool:
+        """Return whether ``case`` still fails as it should."""
+        if not sound(case.script):
+            return False
+        with plant(self.bug):
+            replay = Replay(case, self.check)
+            failed = replay.fails()
+        self.events += replay.events
+        if failed and self.bug:
+            control = Replay(case)
+            failed = control.holds()
+            self.events += control.events
+        return failed
+
+
+# The search
+
+
+class Search:
+    """The smallest case so far, and the ways to try another."""
+
+    def __init__(
+        self,
+        case: Case,
+        still_fails: Callable[[Case], bool],
+        *,
+        most_tries: int = MOST_TRIES,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.case = case
+        self.tries = 0
+        self._still_fails = still_fails
+        self._most_tries = most_tries
+        self._progress = progress
+        self._weight = case.weight()
+        self._known = {self._weight.text}
+
+    @property
+    def script(self) -> Script:
+        """The smallest script so far."""
+        return self.case.script
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        events = getattr(self._still_fails, "events", 0)
+        return self.tries >= self._most_tries or events >= MOST_EVENTS
+
+    def attempt(self, candidate: Case) -> bool:
+        """Make ``candidate`` the smallest case if it is smaller and still fails; return whether it is."""
+        weight = candidate.weight()
+        if self.spent or weight >= self._weight or weight.text in self._known:
+            return False
+        self._known.add(weight.text)
+        self.tries += 1
+        if self._progress is not None:
+            self._progress(self.tries)
+        if not self._still_fails(candidate):
+            return False
+        self.case, self._weight = candidate, weight
+        return True
+
+    def change(self, **fields: object) -> bool:
+        """Attempt the smallest script with some fields changed."""
+        return self.attempt(self.case._replace(script=replace(self.script, **fields)))  # type: ignore[arg-type]
+
+    def minimise(self, items: Sequence[_T], rebuild: Callable[[list[_T]], Case]) -> list[_T]:
+        """Take out of ``items`` whatever can go: halves, quarters … single ones, until not one more can (ddmin)."""
+        left = list(items)
+        chunk = len(left)
+        while chunk:
+            taken = False
+            at = len(left)
+            while at > 0:
+                shorter = left[: max(0, at - chunk)] + left[at:]
+                if self.attempt(rebuild(shorter)):
+                    left, taken = shorter, True
+                at -= chunk
+            # Only at the end is a full round without success demanded; before, smaller chunks find more.
+            chunk = chunk // 2 if chunk > 1 or not taken else 1
+        return left
+
+
+def shrink(
+    case: Case,
+    still_fails: Callable[[Case], bool],
+    *,
+    most_tries: int = MOST_TRIES,
+    progress: Callable[[int], None] | None = None,
+) -> Search:
+    """Return the search that ended at the smallest case; ``case`` itself must fail."""
+    from gapless.sim.simpler import PASSES
+
+    search = Search(case, still_fails, most_tries=most_tries, progress=progress)
+    before = None
+    while before != search.case and not search.spent:
+        before = search.case
+        for simplify in PASSES:
+            simplify(search)
+    return search
+
+
+# From a seed to a scenario
+
+
+@dataclass(slots=True)
+class Shrunk:
+    """A shrunk failure: the scenario with its outcome, the check, and what it took."""
+
+    scenario: Scenario
+    check: str
+    seed: int
+    messages: int
+    tries: int
+
+    @property
+    def script_lines(self) -> int:
+        """How long the script is, comments aside."""
+        return sum(1 for line in show_head(self.scenario).splitlines() if line and not line.startswith("#"))
+
+    @property
+    def file_name(self) -> str:
+        """The name under which the scenario is kept: that of the planted bug, or the check and a hash."""
+        if self.scenario.bug:
+            words = re.findall(r"[a-z0-9]+", self.scenario.bug.replace("+", " plus ").lower())
+            return f"{'-'.join(words)}.txt"
+        digest = blake2b(show_head(replace(self.scenario, notes=())).encode(), digest_size=4).hexdigest()
+        return f"{self.check}-{digest}.txt"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return everything that a program may want to know."""
+        return {
+            "seed": self.seed,
+            "messages": self.messages,
+            "check": self.check,
+            "planted": self.scenario.bug,
+            "lines": self.script_lines,
+            "replays": self.tries,
+            "scenario": self.scenario.text(),
+        }
+
+
+def recorded(seed: int, *, messages: int = MESSAGES, bug: str = "") -> tuple[Case, str]:
+    """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
+    plan = draw(seed, messages=messages)
+    with plant(bug):
+        world = World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=True)
+        world.run()
+    violations = world.judge.violations
+    return Case(plan.config, world.recorded()), violations[0].check if violations else ""
+
+
+def shrink_seed(
+    seed: int,
+    *,
+    bug: str = "",
+    messages: int = MESSAGES,
+    most_tries: int = MOST_TRIES,
+    progress: Callable[[int], None] | None = None,
+) -> Shrunk | None:
+    """Shrink a failing seed to a scenario; None if it does not fail."""
+    case, check = recorded(seed, messages=messages, bug=bug)
+    if not check:
+        return None
+    trial = Trial(check, bug)
+    case, messages = _smaller_start(seed, messages, trial) or (case, messages)
+    if not trial(case):
+        raise NotReproducedError(
+            f"seed {seed} violates {check}, but the script that it recorded does not; replay it by: gapless sim {seed}"
+        )
+    search = shrink(case, trial, most_tries=most_tries, progress=progress)
+    scenario = Scenario(search.script, search.case.config, bug, notes=_notes(seed, messages, bug))
+    scenario.outcome = play(scenario).lines
+    return Shrunk(scenario, check, seed, messages, search.tries)
+
+
+def _smaller_start(seed: int, messages: int, trial: Trial) -> tuple[Case, int] | None:
+    """Return the same seed with fewer messages, if it fails in the same way: a shorter way down."""
+    for fewer in _FEWER_MESSAGES:
+        if fewer < messages:
+            case, check = recorded(seed, messages=fewer, bug=trial.bug)
+            if check == trial.check and trial(case):
+                return case, fewer
+    return None
+
+
+def _notes(seed: int, messages: int, bug: str) -> tuple[str, ...]:
+    origin = f"Shrunk from seed {seed}" + (f" with {messages} messages a member." if messages != MESSAGES else ".")
+    return (f"A planted bug: {find_mutant(bug).bug}.", origin) if bug else (origin,)
+
+
+# From a planted bug to a scenario
+
+
+def failing_seeds(bug: str) -> Iterator[tuple[int, int]]:
+    """Return seeds that fail because of a planted bug, with the messages of each member; small runs first."""
+    for messages, seeds in _HUNT:
+        for seed in range(1, seeds + 1):
+            if recorded(seed, messages=messages, bug=bug)[1]:
+                yield seed, messages
+
+
+_HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
+
+
+def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None) -> Shrunk | None:
+    """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
+    best: Shrunk | None = None
+    for seed, messages in failing_seeds(bug):
+        try:
+            found = shrink_seed(seed, bug=bug, messages=messages, progress=progress)
+        except NotReproducedError:
+            continue
+        if found is not None and (best is None or _weight(found) < _weight(best)):
+            best = found
+        attempts -= 1
+        if not attempts:
+            break
+    return best
+
+
+def _weight(shrunk: Shrunk) -> Weight:
+    return Case(shrunk.scenario.config, shrunk.scenario.script).weight()
