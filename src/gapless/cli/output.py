@@ -37,11 +37,6 @@ def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_config(profile: str | None, config_file: Path | None, properties: str | None) -> Config:
     """Return the config that the options describe."""
-    return Config.make(**read_knobs(profile, config_file, properties))
-
-
-def read_knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
-    """Return only the knobs that the options set, in the form a person writes; every value is checked."""
     if config_file is not None and properties is not None:
         raise ConfigError("--config and --properties both set knobs; give one of them")
     config = Config()
@@ -49,10 +44,7 @@ def read_knobs(profile: str | None, config_file: Path | None, properties: str | 
         config = Config.load(config_file)
     elif properties is not None:
         config = Config.from_properties(properties)
-    if profile is not None:
-        config = config.replace(profile=profile)
-    default = Config().as_dict()
-    return {key: value for key, value in config.as_dict().items() if value != default[key]}
+    return config if profile is None else config.replace(profile=profile)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

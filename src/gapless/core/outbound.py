@@ -176,6 +176,7 @@ class Outbound:
         for run in answer.runs:
             context.step("REPAIR", self.me, run.first, run.last, peer=answer.to, size_bytes=run.size_bytes)
             context.transmit(answer.to, Data(run, repair=True))
+            context.count("sent.repair")
         for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
             for first, last in held:
                 context.step("SUPPRESSED", self.me, first, last, peer=peer, reason=reason)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,9 @@ from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from gapless.config import Config
     from gapless.sim.judge import Violation
     from gapless.sim.script import Script
     from gapless.sim.swarm import Plan
@@ -58,6 +61,7 @@ class Sweep:
     seen: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         """Count one seed in."""
@@ -68,6 +72,7 @@ class Sweep:
         self.faults.update(outcome.faults)
         self.seen.update(outcome.seen)
         self.characters[outcome.character] += 1
+        self.digests.append(outcome.digest)
         if not outcome.ok:
             self.failed.append(outcome)
 
@@ -75,6 +80,11 @@ class Sweep:
     def never_seen(self) -> list[str]:
         """What must happen in a sweep and has not."""
         return [what for what in MUST_HAPPEN if not self.seen[what]]
+
+    @property
+    def digest(self) -> str:
+        """The digests of all seeds in one: equal for equal sweeps (S17)."""
+        return blake2b("".join(self.digests).encode(), digest_size=16).hexdigest()
 
 
 def world_of(plan: Plan, *, record: bool = False, trace: bool = False) -> World:
@@ -88,11 +98,12 @@ def simulate(
     members: int | None = None,
     messages: int = MESSAGES,
     character: str | None = None,
+    config: Config | None = None,
     record: bool = False,
     trace: bool = False,
 ) -> Outcome:
     """Run one seed with every check, and return what came of it."""
-    plan = draw(seed, members=members, messages=messages, character=character)
+    plan = draw(seed, members=members, messages=messages, character=character, config=config)
     world = world_of(plan, record=record, trace=trace)
     world.run()
     return outcome_of(seed, plan.character, world)
@@ -111,6 +122,7 @@ def outcome_of(seed: int, character: str, world: World) -> Outcome:
         world.judge.violations,
         frozenset(world.observer.seen),
         world.now_ns,
+        sum(host.member.counters.get("sent.repair", 0) for host in world.hosts.values() if host.member is not None),
     )
     if world.record:
         outcome.script = world.recorded()
@@ -133,25 +145,30 @@ def same_digest(seed: int, other: str) -> bool:
     return simulate(seed).digest == other
 
 
-def sweep(seeds: Sequence[int], *, workers: int = 1, messages: int = MESSAGES) -> Sweep:
-    """Run many seeds, in as many processes as there are ``workers``, and add up what came of them."""
+def sweep(
+    seeds: Sequence[int],
+    *,
+    workers: int = 1,
+    members: int | None = None,
+    messages: int = MESSAGES,
+    config: Config | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Sweep:
+    """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done."""
     result = Sweep()
     begin_s = perf_counter()
-    for outcome in _outcomes(seeds, workers, messages):
+    run = partial(simulate, members=members, messages=messages, config=config)
+    for outcome in _outcomes(run, seeds, workers):
         result.add(outcome)
+        if progress is not None:
+            progress(result.seeds)
     result.real_s = perf_counter() - begin_s
     return result
 
 
-def _outcomes(seeds: Sequence[int], workers: int, messages: int) -> Iterable[Outcome]:
+def _outcomes(run: Callable[[int], Outcome], seeds: Sequence[int], workers: int) -> Iterable[Outcome]:
     if workers <= 1:
-        for seed in seeds:
-            yield simulate(seed, messages=messages)
+        yield from map(run, seeds)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(_simulate, ((seed, messages) for seed in seeds), chunksize=8)
-
-
-def _simulate(task: tuple[int, int]) -> Outcome:
-    seed, messages = task
-    return simulate(seed, messages=messages)
+        yield from pool.map(run, seeds, chunksize=4)

@@ -90,15 +90,23 @@ class Plan:
     on: tuple[str, ...]
 
 
-def draw(seed: int, *, members: int | None = None, messages: int = MESSAGES, character: str | None = None) -> Plan:
-    """Draw the run of ``seed``; ``members`` and ``character`` override what the seed says."""
+def draw(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int = MESSAGES,
+    character: str | None = None,
+    config: Config | None = None,
+) -> Plan:
+    """Draw the run of ``seed``; ``members``, ``character`` and ``config`` override what the seed says."""
     rng = split(seed, "plan")
     drawn = rng.choices(CHARACTERS, weights=(1, 2, 17))[0]
     character = character or drawn
     members = members or rng.choices((2, 3, 4, 5), weights=(1, 2, 6, 1))[0]
     names = tuple(node_name(node) for node in range(1, members + 1))
     on = _classes_on(split(seed, "classes"), character)
-    config = draw_config(split(seed, "config"), slow_reader="slow reader" in on, only_loss=character != "swarm")
+    if config is None:
+        config = draw_config(split(seed, "config"), slow_reader="slow reader" in on, only_loss=character != "swarm")
     span_ns = _span_ns(split(seed, "span"), config)
     calm_ns = span_ns + config.xmit_interval_ns
     rng = split(seed, "work")
