@@ -309,17 +309,18 @@ def test_taking_no_message_changes_nothing(make: Maker, limit: int) -> None:
     assert window.snapshot() == before
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 29, 30, 31])
-def test_any_limit_hands_out_the_same_messages(make: Maker, limit: int) -> None:
-    window = make()
-    for first in range(1, 31, 5):
-        window.add(run(first, first + 4))
+@pytest.mark.parametrize("size", [5, 180])
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 29, 89, 90, 91, 180, 181])
+def test_any_limit_hands_out_the_same_messages(make: Maker, limit: int, size: int) -> None:
+    window = make(200)
+    for first in range(1, 181, size):
+        window.add(run(first, first + size - 1))
     taken: list[int] = []
     while part := seqnos(window.take(limit)):
-        assert len(part) == min(limit, 30 - len(taken))
+        assert len(part) == min(limit, 180 - len(taken))
         taken += part
-        window.check_invariants()
-    assert taken == span(1, 30)
+        assert stored(window) == span(window.low + 1, 180)
+    assert taken == span(1, 180)
 
 
 def test_whole_runs_are_handed_out_as_they_came(make: Maker) -> None:

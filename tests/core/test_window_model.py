@@ -201,10 +201,10 @@ class WindowMachine(RuleBasedStateMachine):
         self.pair.agree()
 
 
-def random_step(pair: Pair, random: Random) -> None:
+def random_step(pair: Pair, random: Random, longest: int) -> None:
     near, limit = random.choice(NEAR), random.choice((None, 0, 1, 2, 3, 5, 9))
     distance = random.choice(FAR) if random.random() < 0.05 else near
-    sizes = [random.randrange(10) for _ in range(random.randint(1, 8))]
+    sizes = [random.randrange(10) for _ in range(random.randint(1, longest))]
     match random.randrange(12):
         case 0 | 1 | 2 | 3:
             pair.add(pair.model.delivered + distance, sizes)
@@ -244,6 +244,7 @@ def test_a_window_is_its_model_on_random_walks(policy: Fixed | Growing, keep: bo
     random = Random(f"{policy} {keep}")
     for _ in range(examples()):
         pair = Pair(policy, keep, random.choice((0, 1, 1000)), random.choice((None, None, random.randint(1, 600))))
+        longest = 8 if pair.model.ceiling - pair.model.low < 100 else 60
         for _ in range(200):
-            random_step(pair, random)
+            random_step(pair, random, longest)
             pair.agree()

@@ -348,6 +348,27 @@ def test_a_run_costs_the_same_whatever_its_number_of_messages(make: Maker) -> No
     assert opcodes(work(1)) == opcodes(work(5000))
 
 
+def test_a_large_run_can_be_taken_message_by_message(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of length tables grows like n log n, not like n squared: a datagram of 30,000 empty messages must
+    not stop a member that takes one at a time."""
+    read = 0
+    message_lengths = Run.message_lengths
+
+    def counting(self: Run) -> tuple[int, ...]:
+        nonlocal read
+        read += self.count
+        return message_lengths(self)
+
+    monkeypatch.setattr(Run, "message_lengths", counting)
+    window, count = make(5000), 4096
+    window.add(Run.of(ORIGIN, 1, [b""] * count))
+    for seqno in span(1, count):
+        assert [entry.first for entry in window.take(1)] == [seqno]
+        window.purge(seqno)
+    assert window.marks == Marks(count, count, count)
+    assert read < 40 * count
+
+
 def test_more_work_counts_as_more() -> None:
     """The counter itself: if it counted nothing, the tests above would hold for anything."""
     few, many = opcodes(lambda: [number + 1 for number in range(10)]), opcodes(lambda: [n + 1 for n in range(90)])

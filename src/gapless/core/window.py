@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range
 
 _COMPACT_AT = 64
+_SMALL_COUNT = 16
 _ERASED = Run(Address(0, 0), 0, b"", b"")
 """Stands in the place of an erased run until the lists are cut, so that the bytes are free at once."""
 
@@ -232,7 +233,8 @@ class Window:
             if run.first > start:
                 break
             if limit is not None:
-                end = min(end, start + limit - 1)
+                at, run = self._narrowed(at, start, max(2 * limit, _SMALL_COUNT))
+                end = min(run.last, start + limit - 1)
                 limit -= end - start + 1
             taken.append(run.part(start, end))
             self.delivered = end
@@ -240,6 +242,20 @@ class Window:
         if taken and not self.keep:
             self._erase(self.delivered)
         return taken
+
+    def _narrowed(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
+        """Halve the run at index ``at`` until the half with ``seqno`` has at most ``count`` messages.
+
+        To take a large run bit by bit would otherwise mean to copy the rest of it each time.
+        """
+        run = self._runs[at]
+        while run.count > count:
+            middle = (run.first + run.last) // 2
+            self._runs[at : at + 1] = run.parts(((run.first, middle), (middle + 1, run.last)))
+            self._firsts.insert(at + 1, middle + 1)
+            at += seqno > middle
+            run = self._runs[at]
+        return at, run
 
     def purge(self, upto: int, *, force: bool = False) -> int:
         """Erase up to ``upto``, limited to delivered (or, forced, to high); return how many messages went."""
