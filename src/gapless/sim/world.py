@@ -60,6 +60,8 @@ GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
 
 _ARRIVE, _TICK, _SEND, _DELIVER = range(4)
+_ASKED_FOR = ("send", "install")
+"""The inputs that a script can get wrong; a refusal of one of these is the script's fault."""
 _SETTLE_EVERY = 16
 _MOST_EVENTS = 2_000_000
 
@@ -366,9 +368,9 @@ class World:
         local_ns = host.clock.local_ns(self.now_ns)
         try:
             ready = method(*args, now_ns=local_ns, **options)
-        except LocalProtocolError:
-            raise
         except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
+            if isinstance(error, LocalProtocolError) and cause in _ASKED_FOR:
+                raise
             self._blame(host, cause, error)
             return
         if cause == "send":
