@@ -18,7 +18,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from gapless.errors import GaplessError
+from gapless.errors import GaplessError, LocalProtocolError
 from gapless.sim.checkers import CHECKS
 from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head
 from gapless.sim.script import Crash, Install, Pause, Resume, Script, Send, Start
@@ -28,7 +28,7 @@ from gapless.sim.tracing import Tracer
 from gapless.sim.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gapless.config import Config
     from gapless.core.ready import Ready
@@ -366,7 +366,11 @@ def recorded(seed: int, *, messages: int = MESSAGES, bug: str = "") -> tuple[Cas
     plan = draw(seed, messages=messages)
     with plant(bug):
         world = World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=True)
-        world.run()
+        try:
+            world.run()
+        except LocalProtocolError as error:
+            # What the swarm asks for is always possible, so the machine has lost its way; no replay gets further.
+            raise NotReproducedError(f"seed {seed} breaks off: {error}") from error
     violations = world.judge.violations
     return Case(plan.config, world.recorded()), violations[0].check if violations else ""
 
@@ -413,31 +417,26 @@ def _notes(seed: int, messages: int, bug: str) -> tuple[str, ...]:
 # From a planted bug to a scenario
 
 
-def failing_seeds(bug: str) -> Iterator[tuple[int, int]]:
-    """Return seeds that fail because of a planted bug, with the messages of each member; small runs first."""
-    for messages, seeds in _HUNT:
-        for seed in range(1, seeds + 1):
-            if recorded(seed, messages=messages, bug=bug)[1]:
-                yield seed, messages
-
-
 _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
+"""Messages of each member, and how many seeds are tried with so many: small runs first."""
 
 
 def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None) -> Shrunk | None:
     """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
-    best: Shrunk | None = None
-    for seed, messages in failing_seeds(bug):
-        try:
-            found = shrink_seed(seed, bug=bug, messages=messages, progress=progress)
-        except NotReproducedError:
-            continue
-        if found is not None and (best is None or _weight(found) < _weight(best)):
-            best = found
-        attempts -= 1
-        if not attempts:
-            break
-    return best
+    for messages, seeds in _HUNT:
+        found: list[Shrunk] = []
+        for seed in range(1, seeds + 1):
+            try:
+                shrunk = shrink_seed(seed, bug=bug, messages=messages, progress=progress)
+            except NotReproducedError:
+                continue
+            if shrunk is not None:
+                found.append(shrunk)
+            if len(found) == attempts:
+                break
+        if found:
+            return min(found, key=_weight)
+    return None
 
 
 def _weight(shrunk: Shrunk) -> Weight:

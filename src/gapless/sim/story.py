@@ -239,8 +239,10 @@ def _say_row(row: Step, delivered: set[tuple[Address, int]]) -> str:
     if row.event == "STORE" and (row.origin, row.last) in delivered:
         return ""
     if row.event == "DROPPED":
-        some = f"{row.message_count} of " if row.first and row.message_count != row.last - row.first + 1 else ""
-        return f"drops {some}{what} ({row.reason})" if row.first else f"drops it ({row.reason})"
+        if not row.first:
+            return f"drops {'it' if row.peer is None else f'what {life_name(row.peer)} says'} ({row.reason})"
+        some = f"{row.message_count} of " if row.message_count != row.last - row.first + 1 else ""
+        return f"drops {some}{what} ({row.reason})"
     words = _ROW_WORDS.get(row.event, "")
     return words.format(what=what, send=row.first, reason=row.reason)
 
