@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from gapless.config import Config
-    from gapless.identity import Address, Digest, Marks, View
+    from gapless.core.window import Window
+    from gapless.identity import Address, Digest, View
     from gapless.run import Run
     from gapless.wire.frames import Frame
 
@@ -64,7 +65,7 @@ class Member:
         self._stalled: dict[Address, Inbound | None] = {}
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
-        self._traced: dict[Address, Marks] = {}
+        self._traced: dict[Address, tuple[int, int, int]] = {}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -365,10 +366,17 @@ class Member:
         self.outbound.limit_bytes(1 + len(self._active))
 
     def _trace_marks(self, context: Context) -> None:
-        for origin, marks in self.digest().items():
-            if self._traced.get(origin) != marks:
-                self._traced[origin] = marks
-                context.step("STATE", origin, low=marks.low, delivered=marks.delivered, high=marks.high)
+        self._trace_window(self.me, self.outbound.window, context)
+        for origin, stream in self.inbound.items():
+            if stream.window is not None:
+                self._trace_window(origin, stream.window, context)
+
+    def _trace_window(self, origin: Address, window: Window, context: Context) -> None:
+        before = self._traced.get(origin)
+        low, delivered, high = window.low, window.delivered, window.high
+        if before is None or before[2] != high or before[1] != delivered or before[0] != low:
+            self._traced[origin] = low, delivered, high
+            context.step("STATE", origin, low=low, delivered=delivered, high=high)
 
     # For tests, simulation and exhaustive search
 
