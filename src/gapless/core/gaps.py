@@ -3,12 +3,14 @@
 On noticing a gap: nothing is sent. The highest seqno missing now is remembered, and the gap has a grace in which
 reordered frames may still close it (R-02, the two-pass rule).
 
-Every pass (when the grace is over): what was remembered and is still missing is asked for; what is missing anew is
-remembered for the next pass. A range that was asked for is asked again only after the retry time, doubled with every
-try, with jitter (P-11). Both times follow the measured round trip and never exceed ``xmit_interval``. The jitter is
-drawn once for a pass, so what was asked for together is asked for together again.
+Every pass (when a grace or a rest is over): what was remembered, outlived its grace and is still missing is asked for;
+what is missing anew is remembered, and its grace starts. A range that was asked for is asked again only after the
+retry time, doubled with every try, with jitter (P-11). Both times follow the measured round trip and never exceed
+``xmit_interval``. The jitter is drawn once for a pass, so what was asked for together is asked for together again.
 
 On reception of a repair: the time since the question is a sample of the round trip, if the question was put only once.
+Otherwise nobody knows which question it answers, and the next questions rest as long as this one did in the end, until
+one of them gives a sample (Karn's rule): a first guess that is far too short is found out.
 On reception of the original after all: the grace was too short, and grows to how late it came.
 """
 
@@ -32,12 +34,13 @@ _MAX_DOUBLINGS = 16
 class RoundTrip:
     """A smoothed round trip and its mean deviation, in the manner of TCP."""
 
-    __slots__ = ("deviation_ns", "late_ns", "smoothed_ns")
+    __slots__ = ("deviation_ns", "doublings", "late_ns", "smoothed_ns")
 
     def __init__(self, initial_ns: int) -> None:
         self.smoothed_ns = initial_ns
         self.deviation_ns = initial_ns // 2
         self.late_ns = 0
+        self.doublings = 0
 
     def sample(self, round_trip_ns: int) -> None:
         """Take one measurement in."""
@@ -45,6 +48,11 @@ class RoundTrip:
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
         self.late_ns -= self.late_ns // 8
+        self.doublings = 0
+
+    def ambiguous(self, tries: int) -> None:
+        """Note that a repair came after ``tries`` questions: rest that long from the first question on."""
+        self.doublings = max(self.doublings, tries - 1)
 
     def late(self, late_ns: int) -> None:
         """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
@@ -63,7 +71,17 @@ class _Asked(NamedTuple):
 class Gaps:
     """What one receiver misses of one stream, and when it asks for it."""
 
-    __slots__ = ("_asked", "_config", "_noticed_ns", "_remembered", "_rng", "due_ns", "round_trip")
+    __slots__ = (
+        "_asked",
+        "_config",
+        "_noticed_ns",
+        "_remembered",
+        "_ripe",
+        "_ripe_ns",
+        "_rng",
+        "due_ns",
+        "round_trip",
+    )
 
     def __init__(self, config: Config, rng: Random) -> None:
         self._config = config
@@ -72,6 +90,8 @@ class Gaps:
         self.due_ns: int | None = None
         self._remembered = 0
         self._noticed_ns = 0
+        self._ripe = 0
+        self._ripe_ns = 0
         self._asked: list[_Asked] = []
 
     @property
@@ -93,7 +113,7 @@ class Gaps:
             return config.xmit_interval_ns
         trip = self.round_trip
         retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
-        retry_ns <<= min(tries, _MAX_DOUBLINGS)
+        retry_ns <<= min(tries + trip.doublings, _MAX_DOUBLINGS)
         retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
         return min(retry_ns, config.xmit_interval_ns)
 
@@ -101,6 +121,7 @@ class Gaps:
         """Note that something up to ``highest`` is missing; its grace starts, unless a pass comes before it ends."""
         if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
             self.due_ns = now_ns + self.grace_ns
+            self._ripe_ns = self.due_ns
             self._remembered = highest
             self._noticed_ns = now_ns
 
@@ -123,13 +144,17 @@ class Gaps:
             self.round_trip.late(now_ns - asked.noticed_ns)
         elif asked.tries == 1:
             self.round_trip.sample(now_ns - asked.asked_ns)
+        else:
+            self.round_trip.ambiguous(asked.tries)
 
     def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
         if not missing:
             self.close()
             return []
-        remembered = ranges.within(missing, 1, self._remembered)
+        if now_ns >= self._ripe_ns:
+            self._ripe = self._remembered
+        remembered = ranges.within(missing, 1, self._ripe)
         still = [asked for asked in self._asked if ranges.meet(missing, asked.first, asked.last)]
         resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
         wanted = ranges.minus(remembered, resting)
@@ -163,15 +188,16 @@ class Gaps:
         return _Asked(first, last, now_ns, now_ns + self._retry_ns(tries, draw), tries + 1, noticed_ns)
 
     def _plan(self, missing: list[Range], now_ns: int) -> None:
-        """Set the time of the next pass: the end of the shortest rest, or a grace for what does not rest."""
+        """Set the time of the next pass: the end of the shortest rest, or of the grace of what does not rest."""
         highest = missing[-1][1]
         resting = [entry for entry in self._asked if entry.again_ns > now_ns]
         times_ns = [entry.again_ns for entry in resting]
-        if ranges.minus(missing, [(entry.first, entry.last) for entry in resting]):
-            times_ns.append(now_ns + self.grace_ns)
-        if highest > self._remembered:
+        if highest > self._remembered == self._ripe:
             self._remembered = highest
             self._noticed_ns = now_ns
+            self._ripe_ns = now_ns + self.grace_ns
+        if ranges.minus(missing, [(entry.first, entry.last) for entry in resting]):
+            times_ns.append(self._ripe_ns if self._ripe < self._remembered else now_ns + self.grace_ns)
         self.due_ns = min(times_ns)
 
     def check_invariants(self) -> None:
@@ -190,4 +216,5 @@ class Gaps:
         """Become what ``snapshot`` says, with every grace and rest over."""
         noticed, self._remembered = snapshot
         self.due_ns = 0 if noticed else None
+        self._ripe = self._ripe_ns = 0
         self._asked = []
