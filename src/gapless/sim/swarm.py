@@ -154,7 +154,10 @@ def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
         "max_unconsumed": rng.choice((1, 2, 5, 20)) if slow_reader else 0,
         "pin_after_ns": rng.choice((50, 5000)) * NS_PER_MS,
     }
-    if not only_loss:
+    if only_loss:
+        # The cost of repairs is a promise only where the first guess of the round trip is not far too short.
+        knobs["initial_round_trip_ns"] = rng.choice((20, 100)) * NS_PER_MS
+    else:
         knobs["max_xmit_req_size"] = rng.choice((0, 1024, 1024, max(1, capacity // 3)))
         knobs["repair_budget_bytes"] = max(frame_bytes, rng.choice((8 << 20, 8 << 20, 4 * frame_bytes, 1024)))
         knobs["receive_buffer_bytes"] = rng.choice((208 << 10, 8 << 10, 2 << 10))
