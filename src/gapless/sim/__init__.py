@@ -1,10 +1,12 @@
 """Deterministic simulation of whole groups: one thread, one seed, virtual time, every check after every step.
 
-:func:`simulate` runs one seed of the swarm and :func:`sweep` many, :class:`World` plays a :class:`Script`. :data:`CHECKS` are the invariants that look at every step, :data:`MUST_HAPPEN`
+For tests of your own: :class:`Group` tells a story, :func:`simulate` runs one seed of the swarm and :func:`sweep` many,
+:class:`World` plays a :class:`Script`. :data:`CHECKS` are the invariants that look at every step, :data:`MUST_HAPPEN`
 the situations that a sweep must have seen.
 """
 
 from gapless.sim.checkers import CHECKS
+from gapless.sim.group import Group, Node
 from gapless.sim.judge import Check, Judge, Violation
 from gapless.sim.observations import MUST_HAPPEN
 from gapless.sim.run import Outcome, Sweep, simulate, sweep
@@ -16,7 +18,9 @@ __all__ = [
     "CHECKS",
     "MUST_HAPPEN",
     "Check",
+    "Group",
     "Judge",
+    "Node",
     "Outcome",
     "Plan",
     "Script",

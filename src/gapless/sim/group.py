@@ -1,0 +1,303 @@
+"""A group for tests that read like a story.
+
+::
+
+    group = Group(3, capacity=4)
+    group.drop("DATA 1 a->b")
+    group.a.send(b"x")
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}
+
+The network delivers every frame once, after ``delay``, unless the story says otherwise; time passes only when it is
+told to. Every check of the simulator looks at every step, and a story that breaks a promise fails with its diagram.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.config import Config
+from gapless.sim.faults import DUPLICATE, NEVER_NS, Copy, Partition
+from gapless.sim.naming import life_name, node_name
+from gapless.sim.patterns import Rule
+from gapless.sim.script import Cancel, Crash, Install, Pause, Read, Resume, Script, Send, Start, opening
+from gapless.sim.story import Teller
+from gapless.sim.world import World
+from gapless.units import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.core.member import Member
+    from gapless.core.ready import Event, Ready
+    from gapless.identity import Marks
+    from gapless.sim.faults import Crossing, Fault
+    from gapless.sim.hosts import Host
+    from gapless.sim.judge import Violation
+
+PATIENCE = "60s"
+"""How long a group may take to settle, in its own time."""
+
+
+class Node:
+    """One node of a group, and the life that it has at present."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group = group
+        self.name = name
+        self.events: list[Event] = []
+
+    @property
+    def _host(self) -> Host:
+        return self.group.world.hosts[self.name]
+
+    @property
+    def life(self) -> str:
+        """The name of the present life: ``a``, after a restart ``a'``."""
+        return self._host.life_name
+
+    @property
+    def member(self) -> Member:
+        """The machine itself."""
+        member = self._host.member
+        if member is None:
+            raise LookupError(f"{self.name} is not alive")
+        return member
+
+    @property
+    def received(self) -> dict[str, list[bytes]]:
+        """What the application has got in this life, by the name of the origin's life."""
+        return self._host.received
+
+    @property
+    def marks(self) -> dict[str, Marks]:
+        """The marks of every stream that the member knows, by the name of the origin's life."""
+        return {life_name(origin): marks for origin, marks in self.member.digest().items()}
+
+    def send(
+        self, *payloads: bytes, wait: bool = True, timeout: str | int | None = None, loopback: bool | None = None
+    ) -> int:
+        """Send messages to the group; return the number of this send, from 1."""
+        timeout_ns = None if timeout is None else _ns(timeout)
+        self.group.world.act(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback))
+        return len(self._host.ticket_of)
+
+    def cancel(self, nth: int) -> None:
+        """Cancel the ``nth`` send of this life."""
+        self.group.world.act(Cancel(self.group.now_ns, self.life, nth))
+
+    def reads(self, per_message: str | int) -> None:
+        """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
+        self.group.world.act(Read(self.group.now_ns, self.life, _ns(per_message)))
+
+
+class _Rules:
+    """The faults of a story; they come and go."""
+
+    name = "story"
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
+        """Ask every fault."""
+        for fault in self.faults:
+            copies = fault.cross(crossing, copies, now_ns)
+            if not copies:
+                break
+        return copies
+
+
+class Group:
+    """A group of members in virtual time. Members are ``group.a``, ``group.b`` …, or ``group["a"]``."""
+
+    def __init__(
+        self,
+        members: int | str = 3,
+        *,
+        delay: str | int = "1ms",
+        seed: int = 0,
+        config: Config | None = None,
+        **knobs: object,
+    ) -> None:
+        names = members.split() if isinstance(members, str) else [node_name(at + 1) for at in range(members)]
+        self.config = (config or Config()).replace(**knobs)
+        script = Script(seed, _ns(delay), NEVER_NS, actions=opening(tuple(names)))
+        self._rules = _Rules()
+        self.world = World(self.config, script, faults=[self._rules], record=True, keep=True)
+        self._teller = Teller(script)
+        self._teller.fates = self.world.network.fates
+        self.world.tracer = self._teller
+        self.world.on_ready = self._on_ready
+        self._nodes = {name: Node(self, name) for name in names}
+        self._view = 1
+        self._members = list(names)
+        self._partition: Partition | None = None
+        self.world.run_until(0)
+
+    def __getattr__(self, name: str) -> Node:
+        nodes = self.__dict__.get("_nodes", {})
+        if name not in nodes:
+            raise AttributeError(f"a group has no {name!r}; its members are {', '.join(nodes)}")
+        node = nodes[name]
+        assert isinstance(node, Node)
+        return node
+
+    def __getitem__(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
+    def _on_ready(self, host: Host, ready: Ready) -> None:
+        self._nodes[host.name].events += ready.events
+
+    # Time
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the group."""
+        return self.world.now_ns
+
+    def run_for(self, duration: str | int) -> None:
+        """Let time pass."""
+        self.world.run_until(self.now_ns + _ns(duration))
+        self.verify()
+
+    def settle(self, within: str | int = PATIENCE) -> None:
+        """Run until every message is delivered and acknowledged everywhere; fail if that takes too long."""
+        settled = self.world.settle(self.now_ns + _ns(within))
+        self.verify()
+        if not settled:
+            raise AssertionError(f"the group did not settle within {_shown(within)}\n{self.diagram()}")
+        unused = [rule.text for rule in self._rules.faults if isinstance(rule, Rule) and rule.unused]
+        if unused:
+            raise AssertionError(f"no frame was like {', '.join(map(repr, unused))}\n{self.diagram()}")
+
+    # Faults
+
+    def drop(self, frames: str, times: int | None = 1) -> None:
+        """Lose the next frame that fits the pattern (or the next ``times``, or with None all)."""
+        self._rules.faults.append(Rule("drop", frames, lambda _: [], times))
+
+    def duplicate(self, frames: str, after: str | int = 0, times: int | None = 1) -> None:
+        """Let a frame arrive a second time, ``after`` the first."""
+        after_ns = _ns(after)
+        self._rules.faults.append(Rule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times))
+
+    def delay(self, frames: str, by: str | int, times: int | None = 1) -> None:
+        """Let a frame take longer than others."""
+        by_ns = _ns(by)
+        self._rules.faults.append(Rule("delay", frames, lambda copies: _delayed(copies, by_ns), times))
+
+    def hold(self, frames: str, until: str | int) -> None:
+        """Hold a frame until a point in the group's time."""
+        until_ns = _ns(until)
+        self._rules.faults.append(Rule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns)))
+
+    def partition(self, *side: str, symmetric: bool = True) -> None:
+        """Cut the members of ``side`` off from the rest, until :meth:`heal`."""
+        self.heal()
+        self._partition = Partition(side, self.now_ns, NEVER_NS, symmetric=symmetric)
+        self._rules.faults.append(self._partition)
+
+    def heal(self) -> None:
+        """End the partition."""
+        if self._partition is not None:
+            self._rules.faults.remove(self._partition)
+            self._partition = None
+
+    def pause(self, name: str) -> None:
+        """Let a member stand still: it neither receives nor ticks."""
+        self.world.act(Pause(self.now_ns, self[name].life))
+
+    def resume(self, name: str) -> None:
+        """Let a member go on."""
+        self.world.act(Resume(self.now_ns, self[name].life))
+
+    # Members
+
+    def crash(self, name: str) -> None:
+        """End a life without a word; the others do not know before a view says so."""
+        self.world.act(Crash(self.now_ns, self[name].life))
+
+    def expel(self, name: str) -> None:
+        """Give the others a view without this member, whether it lives or not."""
+        life = self[name].life
+        self._members.remove(life)
+        self._install_everywhere()
+
+    def leave(self, name: str) -> None:
+        """Let a member go: the others get a view without it, and its life ends."""
+        self.expel(name)
+        self.crash(name)
+
+    def join(self, name: str) -> Node:
+        """Let a new member join, with a view for all; every sender tells it where to start."""
+        self._begin(name)
+        return self[name]
+
+    def restart(self, name: str) -> Node:
+        """Crash a member, and let its node come back in a new incarnation, with one view for all."""
+        life = self[name].life
+        self.crash(name)
+        if life in self._members:
+            self._members.remove(life)
+        self._begin(life + "'")
+        return self[name]
+
+    def _begin(self, life: str) -> None:
+        node = life.rstrip("'")
+        if node not in self._nodes:
+            self._nodes[node] = Node(self, node)
+            self._teller.nodes.append(node)
+        self.world.act(Start(self.now_ns, life))
+        self._members.append(life)
+        self._install_everywhere()
+
+    def _install_everywhere(self) -> None:
+        self._view += 1
+        for life in self._members:
+            self.world.act(Install(self.now_ns, life, self._view, tuple(self._members)))
+
+    # What came of it
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Every promise that was broken so far."""
+        return self.world.judge.violations
+
+    def verify(self) -> None:
+        """Fail, with the diagram, if a promise was broken."""
+        if self.violations:
+            broken = "\n".join(map(str, self.violations))
+            raise AssertionError(f"{broken}\n{self.diagram()}")
+
+    def diagram(self) -> str:
+        """Return what happened, as lines in time."""
+        return "\n".join(self._teller.lines())
+
+    def script(self) -> Script:
+        """Return the script of what the network did, to be played again or written into a scenario."""
+        return self.world.recorded()
+
+
+def _ns(duration: str | int) -> int:
+    return duration if isinstance(duration, int) else parse_duration(duration)
+
+
+def _shown(duration: str | int) -> str:
+    return duration if isinstance(duration, str) else format_duration(duration)
+
+
+def _doubled(copies: list[Copy], after_ns: int) -> list[Copy]:
+    first = copies[0]
+    return [*copies, Copy(first.delay_ns + after_ns, first.datagram, DUPLICATE)]
+
+
+def _delayed(copies: list[Copy], by_ns: int) -> list[Copy]:
+    return [Copy(delay_ns + by_ns, datagram, mark) for delay_ns, datagram, mark in copies]
+
+
+def _held(copies: list[Copy], for_ns: int) -> list[Copy]:
+    return [Copy(max(delay_ns, for_ns), datagram, mark) for delay_ns, datagram, mark in copies]

@@ -1,0 +1,48 @@
+"""Fixtures for tests of programs that use Gapless: groups in virtual time, without sockets and without sleeping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gapless.sim.group import Group
+    from gapless.sim.world import World
+
+
+@pytest.fixture
+def gapless_group() -> Iterator[Callable[..., Group]]:
+    """Make groups as :class:`gapless.sim.Group` does; each must have kept every promise when the test ends."""
+    from gapless.sim.group import Group
+
+    made: list[Group] = []
+
+    def make(*args: object, **options: object) -> Group:
+        group = Group(*args, **options)  # type: ignore[arg-type]
+        made.append(group)
+        return group
+
+    yield make
+    for group in made:
+        group.verify()
+
+
+@pytest.fixture
+def gapless_world() -> Iterator[Callable[..., World]]:
+    """Make worlds as :class:`gapless.sim.World` does; each must have kept every promise when the test ends."""
+    from gapless.sim.world import World
+
+    made: list[World] = []
+
+    def make(*args: object, **options: object) -> World:
+        world = World(*args, **options)  # type: ignore[arg-type]
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        if world.judge.violations:
+            raise AssertionError("\n".join(map(str, world.judge.violations)))
