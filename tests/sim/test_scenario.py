@@ -8,7 +8,7 @@ import pytest
 from gapless.cli.app import run
 from gapless.config import Config
 from gapless.sim.scenario import RULE, Scenario, difference, load, parse, play, show_head
-from gapless.sim.shrink import recorded
+from gapless.sim.shrink import Origin, recorded
 from gapless.sim.words import ScenarioError, read_script, show_script
 from gapless.sim.world import World
 
@@ -54,7 +54,7 @@ def test_the_story_of_the_protocol_is_told() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 31))
 def test_a_recorded_run_in_words_is_the_same_run(seed: int) -> None:
-    case, check = recorded(seed, messages=6)
+    case, check = recorded(Origin(seed, 6))
     assert check == ""
     lines = show_script(case.script)
     again = read_script(enumerate(lines, 1))
@@ -104,7 +104,7 @@ def test_a_planted_bug_belongs_to_the_file() -> None:
         ("group a b\n\nfly\n", "f.txt:3: cannot read 'fly'"),
         ("knobs capacity=0\ngroup a\n", "f.txt:1: capacity = 0: expected a whole number"),
         ("group a\nknobs speed=3\n", "f.txt:2: unknown knob 'speed'"),
-        ("planted: gremlins\ngroup a\n", "f.txt:1: there is no planted bug 'gremlins'"),
+        ("planted: gremlins\ngroup a\n", "f.txt:1: no planted bug is called 'gremlins'"),
     ],
 )
 def test_nonsense_is_refused_by_one_line(text: str, complaint: str) -> None:
@@ -209,3 +209,21 @@ def test_command_needs_files(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run(["scenario", str(tmp_path / "missing.txt")]) == 2
     assert run(["scenario", str(tmp_path)]) == 2
     assert "there is no scenario" in capsys.readouterr().err
+
+
+# The docs
+
+
+def test_the_example_of_the_docs_is_a_file_of_the_tests() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    assert f"\n```\n{(FOLDER / 'lost-last-message.txt').read_text(encoding='utf-8')}```\n" in page
+
+
+def test_every_line_of_the_docs_can_be_read() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
+    lines = [row.split("|")[1].split("`")[1] for row in rows]
+    assert len(lines) > 20
+    for line in lines:
+        head = "\n".join([line.replace("NAME", "purge at maximum"), "group q"])
+        assert parse(head).script.actions

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.cli.sim import cores
 
 if TYPE_CHECKING:
-    from gapless.sim.shrink import Shrunk
+    from gapless.sim.shrink import Origin, Shrunk
 
 
 @click.command()
@@ -20,67 +23,87 @@ if TYPE_CHECKING:
 )
 @click.option("--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants).")
 @click.option("--all-mutants", is_flag=True, help="Hunt and shrink every planted bug instead of a seed.")
-@click.option("--messages", type=click.IntRange(1), default=None, help="Messages of each member  [default: as sim]")
+@click.option("--messages", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per member.")
+@click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in the group (default: by seed).")
+@click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants.")
+@knob_options
 @json_option
-def shrink(
-    seed: int | None, folder: Path | None, mutant: str, all_mutants: bool, messages: int | None, as_json: bool
+def shrink(  # noqa: PLR0917 - one parameter per option
+    seed: int | None,
+    folder: Path | None,
+    mutant: str,
+    all_mutants: bool,
+    messages: int,
+    members: int | None,
+    workers: int | None,
+    profile: str | None,
+    config_file: Path | None,
+    properties: str | None,
+    as_json: bool,
 ) -> int:
     """Shrink the failing run of SEED to a scenario file, and show it.
 
-    The scenario is written to the folder of -o (tests/scenarios if it is not given) under the name of the check that
-    fails, or of the planted bug. Leaves with 1 if the seed fails by itself, with 0 if a planted bug made it fail, and
-    with 2 if there is nothing to shrink.
+    The options that say what is run are those of "gapless sim". The scenario is written to the folder of -o
+    (tests/scenarios if it is not given) under the name of the check that fails, or of the planted bug. Exits with 1 if
+    the seed fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to shrink.
     """
     if all_mutants:
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
-        return _shrink_all(folder or Path("tests/scenarios/planted"), as_json)
+        return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, or give --all-mutants")
-    from gapless.sim.scenario import find_mutant
-    from gapless.sim.shrink import MOST_TRIES, shrink_seed
-    from gapless.sim.swarm import MESSAGES
+    from gapless.sim.mutants import named
+    from gapless.sim.shrink import Origin
 
-    bug = find_mutant(mutant).name if mutant else ""
-    with progress_bar("replays", MOST_TRIES, quiet=as_json) as done:
-        found = shrink_seed(seed, bug=bug, messages=messages or MESSAGES, progress=done)
+    config = read_config(profile, config_file, properties)
+    given = config_file is not None or properties is not None or profile is not None
+    origin = Origin(seed, messages, members, config if given else None)
+    return _shrink_one(origin, named(mutant).name if mutant else "", folder or Path("tests/scenarios"), as_json)
+
+
+def _shrink_one(origin: Origin, bug: str, folder: Path, as_json: bool) -> int:
+    from gapless.sim.shrink import MOST_TRIES, shrink_seed
+
+    with progress_bar("replays", MOST_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
+        found = shrink_seed(origin, bug=bug, progress=done)
     if found is None:
-        raise click.UsageError(f"seed {seed} does not fail, so there is nothing to shrink")
-    path = _write(found, folder or Path("tests/scenarios"))
+        raise click.UsageError(f"seed {origin.seed} does not fail, so there is nothing to shrink")
+    path = _write(found, folder)
     if as_json:
         print_json({"file": str(path), **found.as_dict()})
     else:
         click.echo(found.scenario.text())
         click.echo(f"{found.script_lines} lines after {found.tries} replays, written to {path}")
         if not bug:
-            click.echo(
-                f"For the list of seeds that once failed (tests/seeds/regressions.txt):\n{seed}  # {found.check}"
-            )
+            click.echo("For the list of seeds that once failed, tests/seeds/regressions.txt:")
+            click.echo(f"{found.origin.seed} {found.origin.messages}  # {found.check}")
     return 0 if bug else 1
 
 
-def _shrink_all(folder: Path, as_json: bool) -> int:
+def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
     from gapless.sim.mutants import MUTANTS
     from gapless.sim.shrink import shrink_bug
 
-    results: list[tuple[str, Shrunk | None]] = []
-    with progress_bar("planted bugs", len(MUTANTS), quiet=as_json) as done:
-        for number, mutant in enumerate(MUTANTS, 1):
-            found = shrink_bug(mutant.name)
+    results: dict[str, Shrunk | None] = {}
+    quiet = as_json or not sys.stderr.isatty()
+    with progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done, ProcessPoolExecutor(workers) as pool:
+        names = [mutant.name for mutant in MUTANTS]
+        for name, found in zip(names, pool.map(shrink_bug, names), strict=True):
+            results[name] = found
             if found is not None:
                 _write(found, folder)
-            results.append((mutant.name, found))
-            done(number)
+            done(len(results))
     if as_json:
-        print_json({name: None if found is None else found.as_dict() for name, found in results})
+        print_json({name: None if found is None else found.as_dict() for name, found in results.items()})
         return 0
     rows = [
         (name, "lives", "", "", "")
         if found is None
-        else (name, found.check, found.seed, found.script_lines, folder / found.file_name)
-        for name, found in results
+        else (name, found.check, found.origin.command, found.script_lines, found.file_name)
+        for name, found in results.items()
     ]
-    console().print(make_table("Planted bugs", ("bug", "check", "seed", "lines", "file"), rows))
+    console().print(make_table(f"Planted bugs, in {folder}", ("bug", "check", "from", "lines", "file"), rows))
     return 0
 
 

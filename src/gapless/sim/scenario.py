@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
-from gapless.sim.mutants import MUTANTS, planted
+from gapless.sim.mutants import named, planted
 from gapless.sim.script import Script
 from gapless.sim.story import Stage, show_marks, show_verdict
 from gapless.sim.words import ScenarioError, read_script, show_script, show_time
@@ -135,10 +135,10 @@ def _read_knobs(text: str, number: int) -> Config:
 
 def find_mutant(name: str, where: str = "") -> Mutant:
     """Return the planted bug called ``name``."""
-    for mutant in MUTANTS:
-        if mutant.name == name:
-            return mutant
-    raise ScenarioError(f"{where}there is no planted bug {name!r}; gapless mutants lists them")
+    try:
+        return named(name)
+    except LocalProtocolError as error:
+        raise ScenarioError(f"{where}{error}") from error
 
 
 def load(path: Path) -> Scenario:

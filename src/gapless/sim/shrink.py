@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gapless.errors import GaplessError, LocalProtocolError
 from gapless.sim.checkers import CHECKS
-from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head
+from gapless.sim.run import world_of
+from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head, show_knobs
 from gapless.sim.script import Crash, Install, Pause, Resume, Script, Send, Start
 from gapless.sim.story import LONGEST_EVENTS
 from gapless.sim.swarm import MESSAGES, draw
@@ -324,14 +325,31 @@ def shrink(
 # From a seed to a scenario
 
 
+class Origin(NamedTuple):
+    """The run that is to be shrunk, as ``gapless sim`` names it."""
+
+    seed: int
+    messages: int = MESSAGES
+    members: int | None = None
+    config: Config | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run."""
+        messages = f" --messages {self.messages}" if self.messages != MESSAGES else ""
+        members = f" --members {self.members}" if self.members is not None else ""
+        knobs = "" if self.config is None else ";".join(show_knobs(self.config).split())
+        properties = f' --properties "{knobs}"' if knobs else ""
+        return f"gapless sim {self.seed}{messages}{members}{properties}"
+
+
 @dataclass(slots=True)
 class Shrunk:
     """A shrunk failure: the scenario with its outcome, the check, and what it took."""
 
     scenario: Scenario
     check: str
-    seed: int
-    messages: int
+    origin: Origin
     tries: int
 
     @property
@@ -351,8 +369,8 @@ class Shrunk:
     def as_dict(self) -> dict[str, object]:
         """Return everything that a program may want to know."""
         return {
-            "seed": self.seed,
-            "messages": self.messages,
+            "seed": self.origin.seed,
+            "command": self.origin.command,
             "check": self.check,
             "planted": self.scenario.bug,
             "lines": self.script_lines,
@@ -361,57 +379,58 @@ class Shrunk:
         }
 
 
-def recorded(seed: int, *, messages: int = MESSAGES, bug: str = "") -> tuple[Case, str]:
+def recorded(origin: Origin, bug: str = "") -> tuple[Case, str]:
     """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
-    plan = draw(seed, messages=messages)
+    plan = draw(origin.seed, messages=origin.messages, members=origin.members, config=origin.config)
     with plant(bug):
-        world = World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=True)
+        world = world_of(plan, record=True)
         try:
             world.run()
         except LocalProtocolError as error:
             # What the swarm asks for is always possible, so the machine has lost its way; no replay gets further.
-            raise NotReproducedError(f"seed {seed} breaks off: {error}") from error
+            raise NotReproducedError(f"the run breaks off: {error}; repeat it by: {origin.command}") from error
     violations = world.judge.violations
     return Case(plan.config, world.recorded()), violations[0].check if violations else ""
 
 
 def shrink_seed(
-    seed: int,
+    origin: Origin,
     *,
     bug: str = "",
-    messages: int = MESSAGES,
     most_tries: int = MOST_TRIES,
     progress: Callable[[int], None] | None = None,
 ) -> Shrunk | None:
-    """Shrink a failing seed to a scenario; None if it does not fail."""
-    case, check = recorded(seed, messages=messages, bug=bug)
+    """Shrink the run of a failing seed to a scenario; None if it does not fail."""
+    case, check = recorded(origin, bug)
     if not check:
         return None
     trial = Trial(check, bug)
-    case, messages = _smaller_start(seed, messages, trial) or (case, messages)
+    case, origin = _smaller_start(origin, trial) or (case, origin)
     if not trial(case):
         raise NotReproducedError(
-            f"seed {seed} violates {check}, but the script that it recorded does not; replay it by: gapless sim {seed}"
+            f"seed {origin.seed} violates {check}, but the script that it recorded does not; "
+            f"what is left is the seed: {origin.command}"
         )
     search = shrink(case, trial, most_tries=most_tries, progress=progress)
-    scenario = Scenario(search.script, search.case.config, bug, notes=_notes(seed, messages, bug))
+    scenario = Scenario(search.script, search.case.config, bug, notes=_notes(origin, bug))
     scenario.outcome = play(scenario).lines
-    return Shrunk(scenario, check, seed, messages, search.tries)
+    return Shrunk(scenario, check, origin, search.tries)
 
 
-def _smaller_start(seed: int, messages: int, trial: Trial) -> tuple[Case, int] | None:
+def _smaller_start(origin: Origin, trial: Trial) -> tuple[Case, Origin] | None:
     """Return the same seed with fewer messages, if it fails in the same way: a shorter way down."""
-    for fewer in _FEWER_MESSAGES:
-        if fewer < messages:
-            case, check = recorded(seed, messages=fewer, bug=trial.bug)
+    for messages in _FEWER_MESSAGES:
+        if messages < origin.messages:
+            smaller = origin._replace(messages=messages)
+            case, check = recorded(smaller, trial.bug)
             if check == trial.check and trial(case):
-                return case, fewer
+                return case, smaller
     return None
 
 
-def _notes(seed: int, messages: int, bug: str) -> tuple[str, ...]:
-    origin = f"Shrunk from seed {seed}" + (f" with {messages} messages a member." if messages != MESSAGES else ".")
-    return (f"A planted bug: {find_mutant(bug).bug}.", origin) if bug else (origin,)
+def _notes(origin: Origin, bug: str) -> tuple[str, ...]:
+    source = f"Shrunk from: {origin.command}"
+    return (f"A planted bug: {find_mutant(bug).bug}.", source) if bug else (source,)
 
 
 # From a planted bug to a scenario
@@ -421,13 +440,13 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 """Messages of each member, and how many seeds are tried with so many: small runs first."""
 
 
-def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None) -> Shrunk | None:
+def shrink_bug(bug: str, *, attempts: int = 3) -> Shrunk | None:
     """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
     for messages, seeds in _HUNT:
         found: list[Shrunk] = []
-        for seed in range(1, seeds + 1):
+        for seed in range(seeds):
             try:
-                shrunk = shrink_seed(seed, bug=bug, messages=messages, progress=progress)
+                shrunk = shrink_seed(Origin(seed, messages), bug=bug)
             except NotReproducedError:
                 continue
             if shrunk is not None:
