@@ -34,13 +34,13 @@ _MAX_DOUBLINGS = 16
 class RoundTrip:
     """A smoothed round trip and its mean deviation, in the manner of TCP."""
 
-    __slots__ = ("deviation_ns", "doublings", "late_ns", "smoothed_ns")
+    __slots__ = ("deviation_ns", "late_ns", "rest_ns", "smoothed_ns")
 
     def __init__(self, initial_ns: int) -> None:
         self.smoothed_ns = initial_ns
         self.deviation_ns = initial_ns // 2
         self.late_ns = 0
-        self.doublings = 0
+        self.rest_ns = 0
 
     def sample(self, round_trip_ns: int) -> None:
         """Take one measurement in."""
@@ -48,11 +48,11 @@ class RoundTrip:
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
         self.late_ns -= self.late_ns // 8
-        self.doublings = 0
+        self.rest_ns = 0
 
-    def ambiguous(self, tries: int) -> None:
-        """Note that a repair came after ``tries`` questions: rest that long from the first question on."""
-        self.doublings = max(self.doublings, tries - 1)
+    def ambiguous(self, rest_ns: int) -> None:
+        """Note that a repair came after several questions, the last of which rested for ``rest_ns``."""
+        self.rest_ns = max(self.rest_ns, rest_ns)
 
     def late(self, late_ns: int) -> None:
         """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
@@ -112,8 +112,8 @@ class Gaps:
         if not config.adaptive_grace:
             return config.xmit_interval_ns
         trip = self.round_trip
-        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
-        retry_ns <<= min(tries + trip.doublings, _MAX_DOUBLINGS)
+        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns, trip.rest_ns)
+        retry_ns <<= min(tries, _MAX_DOUBLINGS)
         retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
         return min(retry_ns, config.xmit_interval_ns)
 
@@ -145,7 +145,7 @@ class Gaps:
         elif asked.tries == 1:
             self.round_trip.sample(now_ns - asked.asked_ns)
         else:
-            self.round_trip.ambiguous(asked.tries)
+            self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
 
     def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
