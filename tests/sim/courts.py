@@ -18,7 +18,7 @@ BOUNDS_NS = (NS_PER_S, 2 * NS_PER_S)
 
 
 class Court:
-    """Members ``a`` and ``b`` in view 1, both at seqno 0. Honest steps are taken by the members, forged ones by hand."""
+    """Members ``a`` and ``b`` in view 1, both at seqno 0. Members take honest steps; forged ones are made by hand."""
 
     def __init__(self, *, calm_ns: int = 1 << 60, **knobs: object) -> None:
         self.config = Config().replace(**knobs)
@@ -58,9 +58,7 @@ class Court:
         self.take(who, "tick", ready)
         return ready
 
-    def take(
-        self, who: Address, cause: str, ready: Ready, said: Datagram | None = None, before: object = None
-    ) -> None:
+    def take(self, who: Address, cause: str, ready: Ready, said: Datagram | None = None, before: object = None) -> None:
         """Show a step to the judge."""
         outgoing = [(to, decode(datagram)) for to, datagram in ready.transmits]
         self.judge.step(self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before)

@@ -20,9 +20,9 @@ def run_of(origin: Address, first: int, *messages: bytes) -> Run:
     return Run.of(origin, first, messages, view=1)
 
 
-def heard_two(**knobs: object) -> Court:
+def heard_two() -> Court:
     """Return a court in which ``b`` has got two messages of ``a`` and acknowledged them."""
-    court = Court(ack_threshold=1, **knobs)
+    court = Court(ack_threshold=1)
     ready = court.receive(B, court.send(A, b"one", b"two"))
     court.receive(A, ready.transmits[0].datagram)
     return court

@@ -1,0 +1,441 @@
+"""Stories of NAKACK4, told with a group. The ids are those of the behaviours of the seed document."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from gapless.core.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
+from gapless.sim import Group
+from gapless.sim.patterns import Pattern
+
+Make = Callable[..., Group]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(1, count + 1)]
+
+
+def test_the_story_of_the_readme(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=4)
+    group.drop("DATA 1 a->b")
+    group.a.send(b"x")
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}
+    assert group.c.received == group.a.received == {"a": [b"x"]}
+
+
+# The window
+
+
+def test_n4_02_the_marks_of_a_sender(gapless_group: Make) -> None:
+    group = gapless_group(2, ack_threshold=3)
+    group.a.send(b"1", b"2")
+    assert group.a.marks["a"] == (0, 2, 2), "sent and delivered at home, acknowledged by nobody"
+    group.settle()
+    assert group.a.marks["a"] == (2, 2, 2)
+
+
+def test_n4_03_the_marks_of_a_receiver(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.drop("DATA 2 a->b")
+    for message in numbered(4):
+        group.a.send(message)
+    group.run_for("1ms")
+    assert group.b.marks["a"] == (1, 1, 4), "low is delivered; high is what came"
+
+
+def test_n4_06_a_full_window_makes_the_sender_wait(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=2)
+    group.a.send(*numbered(5))
+    assert group.a.marks["a"].high == 2
+    assert not any(isinstance(event, Accepted) for event in group.a.events)
+    group.settle()
+    assert group.b.received == {"a": numbered(5)}
+    assert Accepted(1, 1, 5) in group.a.events
+
+
+def test_n4_08_what_is_there_is_not_taken_again(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.duplicate("DATA 1 a->b", after="5ms")
+    group.a.send(b"once")
+    group.settle()
+    group.run_for("20ms")
+    assert group.b.received == {"a": [b"once"]}
+    assert group.b.member.counters["dropped.old"] == 1
+
+
+def test_n4_41_a_window_of_one_carries_everything(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=1)
+    group.drop("DATA 7 a->c")
+    group.a.send(*numbered(20))
+    group.settle()
+    assert group.c.received == {"a": numbered(20)}
+
+
+# Sending
+
+
+def test_n4_14_waiting_sends_go_on_in_the_order_they_came(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=1)
+    for message in numbered(6):
+        group.a.send(message)
+    group.settle()
+    assert group.b.received["a"] == numbered(6)
+    assert [event.ticket for event in group.a.events if isinstance(event, Accepted)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_send_that_must_not_wait_is_taken_whole_or_not_at_all(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=3)
+    group.a.send(b"1", b"2", wait=False)
+    group.a.send(b"3", b"4", wait=False)
+    assert Refused(2) in group.a.events
+    group.settle()
+    assert group.b.received == {"a": [b"1", b"2"]}
+
+
+def test_a_cancelled_send_leaves_no_hole(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=1)
+    group.a.send(b"1")
+    second = group.a.send(b"2")
+    group.a.send(b"3")
+    group.a.cancel(second)
+    group.settle()
+    assert group.b.received == {"a": [b"1", b"3"]}
+    assert group.a.marks["a"].high == 2
+
+
+def test_a_send_times_out_while_a_member_stands_still(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=1)
+    group.pause("b")
+    group.a.send(b"1")
+    group.a.send(b"2", timeout="50ms")
+    group.run_for("100ms")
+    assert GivenUp(2, 0, "timeout") in group.a.events
+    group.resume("b")
+    group.settle()
+    assert group.b.received == {"a": [b"1"]}
+
+
+def test_a_large_message_travels_in_pieces(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=3, max_frame_bytes="256B")
+    large = bytes(range(256)) * 8
+    group.drop("DATA 4 a->b")
+    group.a.send(b"before", large, b"after")
+    group.settle()
+    assert group.b.received == {"a": [b"before", large, b"after"]}
+
+
+# Receiving, acks
+
+
+def test_n4_18_a_gap_stops_delivery_until_it_is_filled(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.delay("DATA 1 a->b", by="3ms")
+    group.a.send(b"1")
+    group.a.send(b"2")
+    group.run_for("2ms")
+    assert group.b.received == {}
+    group.run_for("2ms")
+    assert group.b.received == {"a": [b"1", b"2"]}
+
+
+def test_n4_20_acks_go_out_after_so_many_messages_or_so_much_time(gapless_group: Make) -> None:
+    group = gapless_group(2, ack_threshold=3, ack_delay="10ms")
+    group.a.send(*numbered(3))
+    group.run_for("2ms")
+    assert group.a.marks["a"].low == 3, "at once after three"
+    group.a.send(b"4")
+    group.run_for("5ms")
+    assert group.a.marks["a"].low == 3
+    group.run_for("10ms")
+    assert group.a.marks["a"].low == 4, "and for fewer after the delay"
+
+
+def test_n4_22_a_lost_ack_is_repaired_by_an_announcement(gapless_group: Make) -> None:
+    group = gapless_group(2, ack_threshold=1)
+    group.drop("ACK 1 b->a")
+    group.a.send(b"x")
+    group.settle()
+    assert group.a.marks["a"].low == 1
+
+
+def test_n4_25_nothing_is_purged_while_one_member_has_not_acknowledged(gapless_group: Make) -> None:
+    group = gapless_group(3, ack_threshold=1)
+    group.drop("ACK c->a", times=3)
+    group.a.send(b"x")
+    group.run_for("10ms")
+    assert group.a.marks["a"].low == 0
+    group.settle()
+    assert group.a.marks["a"].low == 1
+
+
+def test_n4_23_an_old_ack_that_comes_late_changes_nothing(gapless_group: Make) -> None:
+    group = gapless_group(2, ack_threshold=1)
+    group.hold("ACK 1 b->a", until="40ms")
+    group.a.send(b"1")
+    group.a.send(b"2")
+    group.settle()
+    group.run_for("50ms")
+    assert group.a.marks["a"].low == 2
+
+
+# Retransmission
+
+
+def test_n4_31_every_gap_is_asked_for_and_repaired(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.drop("DATA 2 a->b")
+    group.drop("DATA 5 a->b")
+    for message in numbered(6):
+        group.a.send(message)
+    group.settle()
+    assert group.b.received == {"a": numbered(6)}
+    assert group.a.member.counters["sent.data"] == 6 + 2
+
+
+def test_a_lost_repair_is_asked_for_again(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.drop("DATA 1 a->b")
+    group.drop("REPAIR 1 a->b", times=2)
+    group.a.send(b"x")
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}
+
+
+def test_r09_a_lost_tail_is_found_by_the_announcement(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.drop("DATA 3..5 a->b", times=3)
+    group.drop("TAIL a->b", times=2)
+    for message in numbered(5):
+        group.a.send(message)
+    group.settle()
+    assert group.b.received == {"a": numbered(5)}
+
+
+def test_reordered_frames_cost_no_nak(gapless_group: Make) -> None:
+    group = gapless_group(2, min_grace="5ms")
+    group.delay("DATA 1 a->b", by="3ms")
+    group.a.send(b"1")
+    group.a.send(b"2")
+    group.settle()
+    assert "received.nak" not in group.a.member.counters
+
+
+def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Make) -> None:
+    """2 is lost and asked for again and again; 4 is only late, and comes within its grace."""
+    group = gapless_group(2, min_grace="10ms", min_retry="4ms", initial_round_trip="1ms", jitter_percent=0)
+    group.drop("DATA 2 a->b")
+    group.drop("REPAIR 2 a->b", times=3)
+    group.delay("DATA 4 a->b", by="8ms")
+    group.a.send(b"1")
+    group.a.send(b"2")
+    group.a.send(b"3")
+    group.run_for("12ms")
+    group.a.send(b"4")
+    group.a.send(b"5")
+    group.settle()
+    assert group.b.received == {"a": numbered(5)}
+    assert "REPAIR a4" not in group.diagram()
+
+
+def test_a_round_trip_that_was_guessed_too_short_is_found_out(gapless_group: Make) -> None:
+    """The first loss costs several naks, for the answers take long; the later ones cost one each."""
+    group = gapless_group(2, delay="20ms", initial_round_trip="1ms", min_retry="1ms", jitter_percent=0)
+    naks = []
+    for round_number in range(6):
+        group.drop(f"DATA {2 * round_number + 1} a->b")
+        group.a.send(b"lost")
+        group.a.send(b"there")
+        group.settle()
+        group.run_for("200ms")
+        naks.append(group.a.member.counters["received.nak"])
+    assert naks[0] > 1
+    assert [after - before for before, after in itertools.pairwise(naks)][-3:] == [1, 1, 1]
+
+
+# Views
+
+
+def test_n4_29_a_view_without_the_dead_one_releases_the_sender(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=2)
+    group.crash("c")
+    group.a.send(*numbered(5))
+    group.run_for("200ms")
+    assert group.b.received == {"a": [b"1", b"2"]}
+    group.expel("c")
+    group.settle()
+    assert group.b.received == {"a": numbered(5)}
+
+
+def test_p03_the_member_that_pins_the_window_is_named(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=2, pin_after="100ms")
+    group.crash("c")
+    group.a.send(*numbered(3))
+    group.run_for("150ms")
+    pinned = [event for event in group.a.events if isinstance(event, Pinned)]
+    assert [(event.members, event.low) for event in pinned] == [((group.world.hosts["c"].address,), 0)]
+
+
+def test_n4_30_a_joiner_starts_where_each_sender_says(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.a.send(b"before")
+    group.settle()
+    group.join("c")
+    group.a.send(b"after")
+    group.c.send(b"hello")
+    group.settle()
+    assert group.c.received == {"a": [b"after"], "c": [b"hello"]}
+    assert group.b.received == {"a": [b"before", b"after"], "c": [b"hello"]}
+
+
+def test_p01_a_join_under_loss_stalls_nobody(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=2)
+    group.drop("TAIL a->c", times=2)
+    group.drop("NAK c->a", times=2)
+    group.a.send(*numbered(6))
+    group.join("c")
+    group.a.send(b"later")
+    group.settle()
+    assert group.c.received["a"][-1] == b"later"
+    assert group.b.received == {"a": [*numbered(6), b"later"]}
+
+
+def test_n4_38_messages_of_a_departed_member_are_dropped(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    group.delay("DATA 1 c->a", by="50ms")
+    group.delay("DATA 1 c->b", by="50ms")
+    group.c.send(b"too late")
+    group.leave("c")
+    group.settle()
+    group.run_for("100ms")
+    assert group.a.received == {}
+    assert group.a.member.counters["dropped.stranger"] == 1
+
+
+def test_i08_what_a_departed_member_left_behind_a_gap_is_counted(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    group.drop("DATA 2 c->a", times=1)
+    for message in numbered(4):
+        group.c.send(message)
+    group.run_for("1ms")
+    group.leave("c")
+    group.settle()
+    assert group.a.received == {"c": [b"1"]}
+    assert next(event for event in group.a.events if isinstance(event, Discarded)).message_count == 2
+
+
+def test_p02_a_new_incarnation_begins_a_new_stream(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.hold("DATA 2 a->b", until="80ms")
+    group.a.send(b"old 1")
+    group.a.send(b"old 2")
+    group.run_for("1ms")
+    group.restart("a")
+    group.a.send(b"new")
+    group.settle()
+    group.run_for("100ms")
+    assert group.b.received == {"a": [b"old 1"], "a'": [b"new"]}
+    assert group.b.member.counters["dropped.incarnation"] >= 1
+
+
+def test_one_who_is_not_counted_yet_may_miss_something_and_is_told(gapless_group: Make) -> None:
+    """P-01: what was purged before the sender counted the joiner is reported, never waited for."""
+    group = gapless_group(2)
+    group.a.send(*numbered(3))
+    group.settle()
+    group.join("c")
+    group.settle()
+    assert not any(isinstance(event, Lost) for event in group.c.events)
+    assert "a" not in group.c.received
+
+
+# Partition, pause, slow reader
+
+
+def test_a_partition_heals_with_both_sides_behind(gapless_group: Make) -> None:
+    group = gapless_group(4)
+    group.partition("a", "b")
+    for node in group:
+        node.send(node.name.encode())
+    group.run_for("100ms")
+    assert group.c.received == {"c": [b"c"], "d": [b"d"]}
+    group.heal()
+    group.settle()
+    assert all(node.received == {name: [name.encode()] for name in "abcd"} for node in group)
+
+
+def test_one_way_only_is_a_partition_too(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.partition("a", symmetric=False)
+    group.a.send(b"1")
+    group.b.send(b"2")
+    group.run_for("50ms")
+    assert group.b.received == {"b": [b"2"]}
+    assert group.a.received == {"a": [b"1"], "b": [b"2"]}
+    group.heal()
+    group.settle()
+    assert group.b.received == {"b": [b"2"], "a": [b"1"]}
+
+
+def test_m16_a_slow_reader_slows_the_sender(gapless_group: Make) -> None:
+    group = gapless_group(2, capacity=4, max_unconsumed=2, loopback=False)
+    group.b.reads("10ms")
+    group.a.send(*numbered(12))
+    group.run_for("5ms")
+    assert group.b.received == {"a": numbered(2)}
+    assert group.a.marks["a"].high <= 6
+    group.settle()
+    assert group.b.received == {"a": numbered(12)}
+    assert group.now_ns > 80_000_000
+
+
+def test_a_member_that_stood_still_catches_up(gapless_group: Make) -> None:
+    group = gapless_group(3, receive_buffer_bytes="1KiB")
+    group.pause("b")
+    for message in numbered(40):
+        group.a.send(message)
+        group.run_for("1ms")
+    group.resume("b")
+    group.settle()
+    assert group.b.received == {"a": numbered(40)}
+
+
+# The tool itself
+
+
+def test_a_broken_promise_fails_with_the_diagram() -> None:
+    group = Group(2)
+    group.a.send(b"x")
+    group.world.judge.report("S1", "planted")
+    with pytest.raises(AssertionError, match=r"S1 at(.|\n)*DATA a1"):
+        group.settle()
+
+
+def test_a_rule_that_never_strikes_is_an_error_of_the_test(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.drop("DATA 9 a->b")
+    group.a.send(b"x")
+    with pytest.raises(AssertionError, match="DATA 9 a->b"):
+        group.settle()
+
+
+def test_a_group_that_cannot_settle_says_so(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.partition("a")
+    group.a.send(b"x")
+    with pytest.raises(AssertionError, match="did not settle within 2s"):
+        group.settle(within="2s")
+
+
+def test_members_are_found_by_name(gapless_group: Make) -> None:
+    group = gapless_group("x y")
+    assert group.x is group["x"]
+    with pytest.raises(AttributeError, match="its members are x, y"):
+        _ = group.z
+
+
+@pytest.mark.parametrize("text", ["", "DATA a->", "data 1", "FOO 1 a->b", "DATA 1 a->b #x"])
+def test_what_is_no_pattern_is_said_so(text: str) -> None:
+    with pytest.raises(ValueError, match="no pattern of frames"):
+        Pattern.parse(text)
