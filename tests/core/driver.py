@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gapless.config import Config
 from gapless.core.member import Member
@@ -46,7 +46,7 @@ Rule = Callable[[Address, Address, Frame], bool]
 class Group:
     """Members under the names a, b, c, d, all in view 1 from the beginning unless ``start`` is False."""
 
-    def __init__(self, members: int = 2, *, delay_ns: int = MS, start: bool = True, seed: int = 0, **knobs: object):
+    def __init__(self, members: int = 2, *, delay_ns: int = MS, start: bool = True, seed: int = 0, **knobs: Any):
         knobs.setdefault("jitter_percent", 0)
         self.config = Config.make(**knobs)
         self.addresses = [A, B, C, D][:members]
