@@ -323,6 +323,15 @@ def test_any_limit_hands_out_the_same_messages(make: Maker, limit: int, size: in
     assert taken == span(1, 180)
 
 
+def test_a_large_run_can_be_taken_from_anywhere(make: Maker) -> None:
+    for already in span(1, 179):
+        window = make(200)
+        window.add(run(1, 180))
+        window.take(already)
+        assert seqnos(window.take(1)) == [already + 1]
+        assert stored(window) == span(window.low + 1, 180)
+
+
 def test_whole_runs_are_handed_out_as_they_came(make: Maker) -> None:
     window = make()
     whole = run(1, 9)
