@@ -1,10 +1,7 @@
 """When a receiver asks for what it misses: grace, two passes, rest, back-off, request limits, and the round trip."""
 
-import sys
 from itertools import pairwise
 from random import Random
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -14,7 +11,7 @@ from gapless.config import Config
 from gapless.core.gaps import Gaps, RoundTrip
 from gapless.run import Run
 from gapless.wire.frames import Range
-from tests.core.driver import MS, A
+from tests.core.driver import MS, A, lines_of
 
 T0 = 1000 * MS
 
@@ -306,23 +303,6 @@ def test_what_the_limit_left_out_keeps_its_tries() -> None:
             assert after_ns - before_ns >= (30 << tries) * MS
 
 
-def steps_of(gap: Gaps, missing: list[Range], now_ns: int) -> int:
-    """The lines of Python that one pass runs through."""
-    steps = 0
-
-    def count(_frame: FrameType, event: str, _arg: Any) -> Any:
-        nonlocal steps
-        steps += event == "line"
-        return count
-
-    sys.settrace(count)
-    try:
-        gap.ask(missing, now_ns)
-    finally:
-        sys.settrace(None)
-    return steps
-
-
 def test_a_pass_costs_a_few_steps_per_gap() -> None:
     """S-51: with every other message of a full window lost, a pass must not compare each gap with each question."""
 
@@ -331,7 +311,7 @@ def test_a_pass_costs_a_few_steps_per_gap() -> None:
         missing = [(2 * at + 1, 2 * at + 1) for at in range(count)]
         gap.notice(2 * count, T0)
         gap.ask(missing, due(gap))
-        return steps_of(gap, missing, due(gap))
+        return lines_of(lambda: gap.ask(missing, due(gap)))
 
     assert cost(1000) < 10.5 * cost(100)
 
