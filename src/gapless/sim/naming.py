@@ -81,7 +81,14 @@ def node_number(name: str) -> int:
 
 def life_name(address: Address) -> str:
     """Return the name of one life: the node's letters and a prime for each incarnation after the first."""
-    return node_name(address.node) + "'" * (address.incarnation - 1)
+    primes = address.incarnation - 1
+    if not 0 <= primes <= _MOST_PRIMES:
+        # No life of the simulator: it stands in a forged datagram, or in a damaged one.
+        return str(address)
+    return node_name(address.node) + "'" * primes
+
+
+_MOST_PRIMES = 99
 
 
 def life_address(name: str) -> Address:
