@@ -120,6 +120,12 @@ def test_a_script_that_cannot_be_played() -> None:
         play(scenario)
 
 
+@pytest.mark.parametrize("line", ['5ms b sends "x"', "5ms a installs view 2: a b"])
+def test_somebody_who_never_started(line: str) -> None:
+    with pytest.raises(ScenarioError, match="at 5ms it speaks of b, which has not started"):
+        play(parse(f"group a\n{line}\n"))
+
+
 # The outcome
 
 

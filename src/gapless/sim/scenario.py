@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.sim.mutants import named, planted
-from gapless.sim.script import Script
+from gapless.sim.script import Install, Mark, Script, Start
 from gapless.sim.story import Stage, show_marks, show_verdict
 from gapless.sim.words import ScenarioError, read_script, show_script, show_time
 
@@ -155,6 +155,7 @@ def load(path: Path) -> Scenario:
 
 def play(scenario: Scenario, *, bug: str | None = None) -> Outcome:
     """Play the script and return what came of it; ``bug`` is planted instead of the file's own ("" for none)."""
+    _check_lives(scenario.script)
     with plant(scenario.bug if bug is None else bug):
         stage = Stage(scenario.config, scenario.script)
         try:
@@ -166,6 +167,20 @@ def play(scenario: Scenario, *, bug: str | None = None) -> Outcome:
     until_ns = violations[0].t_ns if violations and violations[0].check.startswith("S") else None
     lines = [*stage.teller.lines(until_ns), *show_marks(stage), *_idle(stage), *show_verdict(violations)]
     return Outcome(tuple(lines), tuple(violations))
+
+
+def _check_lives(script: Script) -> None:
+    """Raise unless everybody that does something, or is in a view, has started by then."""
+    started: set[str] = set()
+    for action in sorted(script.actions, key=lambda action: action.at_ns):
+        if isinstance(action, Start):
+            started.add(action.who)
+        named_lives = {action.who, *(action.members if isinstance(action, Install) else ())}
+        if not isinstance(action, Mark) and (unknown := sorted(named_lives - started)):
+            raise ScenarioError(
+                f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
+                "which has not started; write a line such as: 5ms c starts"
+            )
 
 
 def plant(bug: str) -> AbstractContextManager[None]:

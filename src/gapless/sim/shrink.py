@@ -22,7 +22,7 @@ from gapless.errors import GaplessError, LocalProtocolError
 from gapless.sim.checkers import CHECKS
 from gapless.sim.run import world_of
 from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head, show_knobs
-from gapless.sim.script import Crash, Install, Pause, Resume, Script, Send, Start
+from gapless.sim.script import Crash, Install, Mark, Pause, Resume, Script, Send, Start
 from gapless.sim.story import LONGEST_EVENTS
 from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.tracing import Tracer
@@ -109,6 +109,7 @@ def sound(script: Script) -> bool:
 def _membership_is_sound(actions: list[Action]) -> bool:
     alive: dict[str, str] = {}
     latest: dict[str, str] = {}
+    started: set[str] = set()
     views: dict[str, int] = {}
     lists: dict[int, tuple[str, ...]] = {}
     paused: set[str] = set()
@@ -118,13 +119,17 @@ def _membership_is_sound(actions: list[Action]) -> bool:
             if node in alive or len(action.who) <= len(latest.get(node, "")):
                 return False
             alive[node] = latest[node] = action.who
+            started.add(action.who)
         elif isinstance(action, Crash) and alive.get(node) == action.who:
             del alive[node]
         elif isinstance(action, Pause):
             paused.add(action.who)
         elif isinstance(action, Resume):
             paused.discard(action.who)
-        elif isinstance(action, Install) and not _install_is_sound(action, views, lists):
+        elif isinstance(action, Install):
+            if not (_install_is_sound(action, views, lists) and started.issuperset(action.members)):
+                return False
+        elif not isinstance(action, Mark) and action.who not in started:
             return False
     living, last = set(alive.values()), max(lists, default=0)
     told = all(views.get(name) == last for name in living)
