@@ -1,0 +1,310 @@
+"""The checks of the exhaustive search, under the names of docs/invariants.md.
+
+A *turn* is one input to one member and everything that came of it. Most checks judge a turn alone, against a *witness*:
+what an observer who sees only the inputs and outputs of that member knows about it. The machine's own marks are never
+taken as proof of themselves. The checks that need two members (S8), two runs of the same turn (S17) or the whole graph
+(L5) are made by the search itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core import ranges
+from gapless.wire.frames import Ack, Data, Nak, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gapless.core.member import Member
+    from gapless.core.ready import Delivery, Step
+    from gapless.identity import Address
+    from gapless.run import Run
+    from gapless.wire.frames import Frame
+
+CHECKS = {
+    "S1": "nothing is delivered that was not sent",
+    "S2": "nothing is delivered twice",
+    "S3": "what is delivered is a prefix of what was sent, in order and without a gap",
+    "S4": "what is delivered has the bytes that were sent",
+    "S6": "a window holds no more than its capacity, and nothing outside its range",
+    "S7": "low <= delivered <= high, and neither a mark nor an entry of the ack table ever falls",
+    "S8": "an ack that reaches the sender is true",
+    "S9": "nothing is purged that a member has not acknowledged",
+    "S10": "a nak is answered with exactly what it asks for and is stored, unchanged; nothing else is sent again",
+    "S11": "a nak names only what has not arrived and is known to exist",
+    "S12": "data in the acceptance range is taken unless it is held; the rest is dropped for the right reason",
+    "S17": "the same state and the same input give the same answer",
+    "L5": "from every state the goal can still be reached",
+    "INVARIANTS": "the machine does not contradict its own law",
+    "EXCEPTION": "no input makes the machine raise",
+    "REDUCTION": "frames that the search took for one and the same never part ways",
+}
+"""Every check of the search and what it demands."""
+
+
+def payload(seqno: int) -> bytes:
+    """Return the message that is sent under ``seqno``: one byte, different from all others."""
+    return bytes((seqno,))
+
+
+class Sight(NamedTuple):
+    """One member's side of the stream as the machine has it; ``acks`` only at the sender."""
+
+    low: int
+    delivered: int
+    high: int
+    held: dict[int, bytes]
+    acks: dict[Address, int]
+
+    @classmethod
+    def of(cls, member: Member, origin: Address) -> Sight:
+        """Look at the stream of ``origin`` in ``member``."""
+        mine = member.me == origin
+        window = member.outbound.window if mine else member.inbound[origin].window
+        assert window is not None, "the digest tells every start"
+        held = {seqno: message for run in window.runs for seqno, message in run}
+        return cls(window.low, window.delivered, window.high, held, dict(member.outbound.acks.items()) if mine else {})
+
+
+class Witness(NamedTuple):
+    """What the inputs and outputs of one member prove.
+
+    At every member: ``delivered`` messages came out of it. At the sender: ``submitted`` messages went in, and ``heard``
+    is the highest ack that came in from each other member. At a receiver: the bits of ``given`` are the seqnos that
+    came in as data, ``told`` is the highest that an announcement named.
+    """
+
+    delivered: int = 0
+    submitted: int = 0
+    heard: tuple[tuple[Address, int], ...] = ()
+    given: int = 0
+    told: int = 0
+
+    def submit(self) -> Witness:
+        """Return what is proven after one more message was submitted."""
+        return self._replace(submitted=self.submitted + 1)
+
+    def hear(self, peer: Address, frames: tuple[Frame, ...]) -> Witness:
+        """Return what is proven after ``peer`` has said ``frames``."""
+        given, told, heard = self.given, self.told, dict(self.heard)
+        for frame in frames:
+            if isinstance(frame, Data):
+                given |= _bits(frame.run)
+            elif isinstance(frame, Tail):
+                told = max(told, frame.high)
+            elif isinstance(frame, Ack):
+                heard[peer] = max(heard[peer], frame.seqno)
+        return self._replace(given=given, told=told, heard=tuple(heard.items()))
+
+    def has(self, seqno: int) -> bool:
+        """Return whether ``seqno`` has come in as data."""
+        return bool(self.given >> seqno & 1)
+
+    def without_old_news(self) -> Witness:
+        """Return the same without an announcement that data has overtaken: no check can tell the difference."""
+        return self if self.told > self.given.bit_length() - 1 else self._replace(told=0)
+
+    @property
+    def known(self) -> int:
+        """The highest seqno of which a receiver can know."""
+        return max(self.told, self.given.bit_length() - 1)
+
+
+def _bits(run: Run) -> int:
+    return ((1 << run.count) - 1) << run.first
+
+
+class Turn(NamedTuple):
+    """One input to one member and what came of it. ``witness`` knows the input, and the output before this turn."""
+
+    capacity: int
+    sends: bool
+    peer: Address | None
+    heard: tuple[Frame, ...]
+    before: Sight
+    after: Sight
+    witness: Witness
+    said: list[tuple[Address | None, Frame]]
+    deliveries: list[Delivery]
+    trace: list[Step]
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Iterate over everything that was delivered."""
+        for delivery in self.deliveries:
+            yield from zip(range(delivery.first, delivery.last + 1), delivery.messages(), strict=True)
+
+    def sent(self, *, repair: bool) -> Iterator[tuple[Address | None, int, bytes]]:
+        """Iterate over the messages in the data that went out: to whom, which, and its bytes."""
+        for to, frame in self.said:
+            if isinstance(frame, Data) and frame.repair == repair:
+                yield from ((to, seqno, message) for seqno, message in frame.run)
+
+
+def no_creation(turn: Turn) -> Iterator[str]:
+    """S1."""
+    for seqno, _ in turn.messages():
+        if seqno > turn.witness.submitted if turn.sends else not turn.witness.has(seqno):
+            yield f"{seqno} is delivered and never came in"
+    for _, seqno, _ in turn.sent(repair=False):
+        if not 0 < seqno <= turn.witness.submitted:
+            yield f"{seqno} is sent and was never submitted"
+
+
+def no_duplicate(turn: Turn) -> Iterator[str]:
+    """S2."""
+    done = set(range(1, turn.witness.delivered + 1))
+    for seqno, _ in turn.messages():
+        if seqno in done:
+            yield f"{seqno} is delivered a second time"
+        done.add(seqno)
+
+
+def prefix(turn: Turn) -> Iterator[str]:
+    """S3."""
+    last = turn.witness.delivered
+    for seqno, _ in turn.messages():
+        if seqno > last + 1:
+            yield f"{seqno} is delivered after {last}"
+        last = max(last, seqno)
+    if turn.after.delivered != last:
+        yield f"the machine counts {turn.after.delivered} as delivered, and {last} came out"
+
+
+def integrity(turn: Turn) -> Iterator[str]:
+    """S4."""
+    for seqno, message in turn.messages():
+        if message != payload(seqno):
+            yield f"{seqno} is delivered as {message!r}, not as {payload(seqno)!r}"
+    for _, seqno, message in turn.sent(repair=False):
+        if message != payload(seqno):
+            yield f"{seqno} is sent as {message!r}, not as {payload(seqno)!r}"
+
+
+def window(turn: Turn) -> Iterator[str]:
+    """S6."""
+    after, capacity = turn.after, turn.capacity
+    if turn.sends and after.high - after.low > capacity:
+        yield f"low {after.low}, high {after.high}: more than {capacity} outstanding"
+    floor = after.low if turn.sends else after.delivered
+    wrong = [seqno for seqno in after.held if not floor < seqno <= floor + capacity]
+    if wrong:
+        yield f"holds {wrong} outside {floor + 1}..{floor + capacity}"
+
+
+def marks(turn: Turn) -> Iterator[str]:
+    """S7."""
+    before, after = turn.before, turn.after
+    if not after.low <= after.delivered <= after.high:
+        yield f"low {after.low}, delivered {after.delivered}, high {after.high} are out of order"
+    for name in ("low", "delivered", "high"):
+        if getattr(after, name) < getattr(before, name):
+            yield f"{name} falls from {getattr(before, name)} to {getattr(after, name)}"
+    for member, ack in before.acks.items():
+        if after.acks.get(member, -1) < ack:
+            yield f"the ack of {member} falls from {ack} to {after.acks.get(member)}"
+
+
+def purge(turn: Turn) -> Iterator[str]:
+    """S9."""
+    low = turn.after.low
+    if turn.sends and low > turn.before.low:
+        for member, ack in turn.witness.heard:
+            if ack < low:
+                yield f"purged up to {low}, and {member} has acknowledged {ack}"
+
+
+def repair(turn: Turn) -> Iterator[str]:
+    """S10."""
+    asked = [bounds for frame in turn.heard if isinstance(frame, Nak) for bounds in frame.ranges]
+    wanted = {seqno for first, last in asked for seqno in range(first, last + 1)}
+    stored = {seqno for seqno in turn.before.held if seqno > turn.after.low} if turn.sends else set()
+    repairs = list(turn.sent(repair=True))
+    sent = [seqno for _, seqno, _ in repairs]
+    if sorted(sent) != sorted(wanted & stored):
+        yield f"asked for {sorted(wanted)} of {sorted(stored)}, repaired {sent}"
+    for to, seqno, message in repairs:
+        if message != payload(seqno):
+            yield f"{seqno} is repaired as {message!r}, not as {payload(seqno)!r}"
+        if to is not None and to != turn.peer:
+            yield f"{seqno} is repaired to {to}, which did not ask"
+    again = [seqno for _, seqno, _ in turn.sent(repair=False) if seqno <= turn.before.high]
+    if again:
+        yield f"{again} is sent again and nobody asked"
+
+
+def nak(turn: Turn) -> Iterator[str]:
+    """S11."""
+    witness = turn.witness
+    for asked in (frame.ranges for _, frame in turn.said if isinstance(frame, Nak)):
+        seqnos = [seqno for first, last in asked for seqno in range(first, last + 1)]
+        if any(witness.has(seqno) for seqno in seqnos):
+            yield f"asks for {seqnos}, of which some have come in"
+        if ranges.within(asked, witness.known + 1, max(seqnos, default=0)):
+            yield f"asks for {seqnos}, and {witness.known} is the highest it can know of"
+        if ranges.within(asked, 0, witness.delivered):
+            yield f"asks for {seqnos}, and {witness.delivered} are delivered"
+
+
+def acceptance(turn: Turn) -> Iterator[str]:
+    """S12."""
+    if turn.sends:
+        return
+    held, low, right = set(turn.before.held), turn.before.low, dict.fromkeys(_REFUSALS, 0)
+    for frame in turn.heard:
+        for seqno in range(frame.run.first, frame.run.last + 1) if isinstance(frame, Data) else ():
+            if seqno <= low:
+                right["old"] += 1
+            elif seqno in held:
+                right["duplicate"] += 1
+            else:
+                right["far"] += seqno > low + turn.capacity
+                held.add(seqno)
+    dropped = dict.fromkeys(_REFUSALS, 0)
+    for row in turn.trace:
+        if row.event == "DROPPED":
+            dropped[row.reason] = dropped.get(row.reason, 0) + row.message_count
+    if dropped != right:
+        yield f"should drop {_nonzero(right)}, dropped {_nonzero(dropped)}"
+    if right["far"]:
+        yield f"the sender sent beyond {low} + {turn.capacity}"
+    kept = {*turn.after.held, *range(low + 1, turn.after.delivered + 1)}
+    if kept != held:
+        yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(kept)}"
+
+
+_REFUSALS = ("old", "duplicate", "far")
+
+
+def _nonzero(counts: dict[str, int]) -> dict[str, int]:
+    return {reason: count for reason, count in counts.items() if count}
+
+
+TURN_CHECKS: dict[str, Callable[[Turn], Iterator[str]]] = {
+    "S1": no_creation,
+    "S2": no_duplicate,
+    "S3": prefix,
+    "S4": integrity,
+    "S6": window,
+    "S7": marks,
+    "S9": purge,
+    "S10": repair,
+    "S11": nak,
+    "S12": acceptance,
+}
+"""The checks that judge one turn."""
+
+
+class Failure(NamedTuple):
+    """A check that failed, and why."""
+
+    check: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.check} ({CHECKS[self.check]}): {self.reason}"
+
+
+def judge(turn: Turn) -> tuple[Failure, ...]:
+    """Return every check that the turn fails."""
+    return tuple(Failure(name, reason) for name, check in TURN_CHECKS.items() for reason in check(turn))

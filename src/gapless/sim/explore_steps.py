@@ -1,0 +1,368 @@
+"""What the exhaustive search is made of: frames and bags by number, and members as tables of steps.
+
+A member is a pure function of its snapshot and its input, so each distinct step is taken once, by the real machine, and
+looked up from then on. Frames, bags of frames and states of a member are interned as small numbers.
+
+A frame that tells its target nothing new is *old news*, and the search may count it as another frame, or as none (see
+explore.py for the rules and why they hold). A rule only proposes: before two frames are taken for one, the machine has
+taken both steps and they were the same; and when the search is over, ``parted`` follows every such pair along all the
+states that came after.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.config import Config, RepairTo
+from gapless.core.member import Member
+from gapless.identity import Address, Marks, View, group_id
+from gapless.sim.explore_checks import Failure, Sight, Turn, Witness, judge, payload
+from gapless.sim.naming import kind_of, life_name, span_of
+from gapless.wire.codec import decode, encode
+from gapless.wire.frames import Ack, Data, Gone, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.core.ready import Ready
+    from gapless.wire.frames import Datagram, Frame
+
+NOW_NS = 10**18
+"""The one moment at which everything happens; all that was ever planned is due."""
+
+SUBMIT = "submit"
+"""The input of the application; the other inputs that need no frame are the names of timers."""
+
+SPENT = -1
+"""Stands for a frame that has nothing to say any more."""
+
+
+class Bounds(NamedTuple):
+    """How large the world of one search is: one sender, and everything else in small numbers."""
+
+    receivers: int = 2
+    capacity: int = 2
+    messages: int = 3
+    in_flight: int = 3
+    ack_threshold: int = 1
+    use_mcast_xmit: RepairTo = "never"
+
+    def members(self) -> tuple[Address, ...]:
+        """Return the sender, then the receivers."""
+        return tuple(Address(node, 1) for node in range(1, self.receivers + 2))
+
+    def member(self, me: Address) -> Member:
+        """Return a member of the one view, with every stream at its start."""
+        config = Config(
+            capacity=self.capacity,
+            ack_threshold=self.ack_threshold,
+            use_mcast_xmit=self.use_mcast_xmit,
+            max_frame_bytes=256,
+            jitter_percent=0,
+        )
+        member = Member(me, group_id("explore"), config, Random(0), tracing=True)
+        members = self.members()
+        member.install(View.of(1, *members), NOW_NS, dict.fromkeys(members, Marks(0, 0, 0)))
+        return member
+
+
+class Frames:
+    """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members."""
+
+    def __init__(self, members: tuple[Address, ...]) -> None:
+        self._members = members
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        self.source: list[int] = []
+        self.target: list[int] = []
+        self.datagram: list[bytes] = []
+        self.said: list[Datagram] = []
+        self.ack: list[int] = []
+
+    def number(self, target: Address, datagram: bytes) -> int:
+        """Return the number of a datagram on its way to ``target``."""
+        at = self._members.index(target)
+        found = self._numbers.setdefault((at, datagram), len(self.said))
+        if found == len(self.said):
+            said = decode(datagram)
+            self.source.append(self._members.index(said.sender))
+            self.target.append(at)
+            self.datagram.append(datagram)
+            self.said.append(said)
+            self.ack.append(max((frame.seqno for frame in said.frames if isinstance(frame, Ack)), default=0))
+        return found
+
+    def name(self, number: int) -> str:
+        """Return what a person calls the frame, such as ``DATA a1 a->b``."""
+        words = " + ".join(_name(frame) for frame in self.said[number].frames)
+        source, target = self._members[self.source[number]], self._members[self.target[number]]
+        return f"{words} {life_name(source)}->{life_name(target)}"
+
+
+def _name(frame: Frame) -> str:
+    first, last = span_of(frame)
+    origin = frame.run.origin if isinstance(frame, Data) else frame.origin
+    return f"{kind_of(frame)} {life_name(origin)}{first}" + (f"..{last}" if last != first else "")
+
+
+class Bags:
+    """Every multiset of at most ``limit`` frames, by number; bag 0 is empty."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self.frames: list[tuple[int, ...]] = [()]
+        self._without: list[tuple[tuple[int, int], ...] | None] = [None]
+        self._plus: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    def number(self, frames: list[int]) -> int:
+        """Return the number of a bag."""
+        ordered = tuple(sorted(frames))
+        found = self._numbers.setdefault(ordered, len(self.frames))
+        if found == len(self.frames):
+            self.frames.append(ordered)
+            self._without.append(None)
+        return found
+
+    def without(self, bag: int) -> tuple[tuple[int, int], ...]:
+        """Return each distinct frame of a bag, with what remains when one copy of it is taken out."""
+        found = self._without[bag]
+        if found is None:
+            frames = self.frames[bag]
+            picks = {frame: [*frames[:at], *frames[at + 1 :]] for at, frame in enumerate(frames)}
+            found = self._without[bag] = tuple((frame, self.number(rest)) for frame, rest in picks.items())
+        return found
+
+    def plus(self, bag: int, sent: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the bags that may result when ``sent`` goes out, each with what found no room and is lost."""
+        found = self._plus.get((bag, sent))
+        if found is None:
+            found = self._plus[bag, sent] = tuple(self._add(bag, sent))
+        return found
+
+    def _add(self, bag: int, sent: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        frames = self.frames[bag]
+        fitting = min(len(sent), self._limit - len(frames))
+        seen: set[int] = set()
+        for kept in combinations(range(len(sent)), fitting):
+            after = self.number([*frames, *(sent[at] for at in kept)])
+            if after not in seen:
+                seen.add(after)
+                yield after, tuple(frame for at, frame in enumerate(sent) if at not in kept)
+
+
+class Step(NamedTuple):
+    """What one input does to one member: its next state, the frames it sends, the checks it fails."""
+
+    after: int
+    sent: tuple[int, ...]
+    failures: tuple[Failure, ...]
+
+
+class _Local(NamedTuple):
+    """The state of one member, and what is proven about it."""
+
+    snapshot: tuple[object, ...]
+    armed: tuple[str, ...]
+    witness: Witness
+
+
+class Position:
+    """One member as a table of steps, filled by the real machine where the search comes by.
+
+    ``delivered`` and ``settled`` say of each state how much came out, and whether this member has reached the goal.
+    """
+
+    def __init__(self, me: Address, bounds: Bounds, frames: Frames, *, reduced: bool, recheck_every: int) -> None:
+        self.me = me
+        self._bounds = bounds
+        self._frames = frames
+        self._reduced = reduced
+        self._recheck_every = recheck_every
+        self._origin, *others = bounds.members()
+        self._sends = me == self._origin
+        self._peers = [member for member in bounds.members() if member != me]
+        self._member = bounds.member(me)
+        self._twin = bounds.member(me)
+        self._numbers: dict[_Local, int] = {}
+        self._locals: list[_Local] = []
+        self._sights: list[Sight] = []
+        self._own: list[tuple[tuple[str, Step], ...] | None] = []
+        self._arrivals: list[dict[int, Step]] = []
+        self._alike: list[dict[int, int]] = []
+        self.delivered: list[int] = []
+        self.settled: list[bool] = []
+        self.steps = 0
+        self._intern(self._member, Witness(heard=tuple((member, 0) for member in others) if self._sends else ()))
+
+    # Steps
+
+    def own_steps(self, local: int) -> tuple[tuple[str, Step], ...]:
+        """Return what the member may do without the network: submit the next message, fire any armed timer."""
+        found = self._own[local]
+        if found is None:
+            _, inputs, witness = self._locals[local]
+            if self._sends and witness.submitted < self._bounds.messages:
+                inputs = (SUBMIT, *inputs)
+            found = self._own[local] = tuple((name, self._take(local, name)) for name in inputs)
+        return found
+
+    def on_frame(self, local: int, frame: int) -> Step:
+        """Return what the arrival of a frame does."""
+        found = self._arrivals[local].get(frame)
+        if found is None:
+            found = self._arrivals[local][frame] = self._take(local, frame)
+        return found
+
+    def submitted(self, local: int) -> int:
+        """Return how many messages the application has submitted."""
+        return self._locals[local].witness.submitted
+
+    def _take(self, local: int, given: str | int) -> Step:
+        """Let the machine take one step; now and then let a second one take it too, and compare."""
+        self.steps += 1
+        step = self._try(self._member, local, given)
+        if self.steps % self._recheck_every == 0 and self._try(self._twin, local, given) != step:
+            failure = Failure("S17", "a second machine in the same state took another step")
+            return step._replace(failures=(*step.failures, failure))
+        return step
+
+    def _try(self, member: Member, local: int, given: str | int) -> Step:
+        try:
+            ready = self._run(member, local, given)
+            member.check_invariants()
+            return self._judge(member, local, given, ready)
+        except AssertionError as error:
+            return Step(local, (), (Failure("INVARIANTS", str(error)),))
+        except Exception as error:  # noqa: BLE001 - whatever the machine raises is a finding
+            return Step(local, (), (Failure("EXCEPTION", f"{type(error).__name__}: {error}"),))
+
+    def _run(self, member: Member, local: int, given: str | int) -> Ready:
+        snapshot, armed, witness = self._locals[local]
+        member.restore(snapshot)
+        member._timers.restore(armed)
+        if isinstance(given, int):
+            return member.receive(self._frames.datagram[given], NOW_NS)
+        if given == SUBMIT:
+            return member.send([payload(witness.submitted + 1)], NOW_NS)
+        return member.fire(given, NOW_NS)
+
+    def _judge(self, member: Member, local: int, given: str | int, ready: Ready) -> Step:
+        peer: Address | None = None
+        heard: tuple[Frame, ...] = ()
+        witness = self._locals[local].witness
+        if given == SUBMIT:
+            witness = witness.submit()
+        elif isinstance(given, int):
+            _, peer, heard = self._frames.said[given]
+            witness = witness.hear(peer, heard)
+        turn = Turn(
+            self._bounds.capacity,
+            self._sends,
+            peer,
+            heard,
+            self._sights[local],
+            Sight.of(member, self._origin),
+            witness,
+            [(to, frame) for to, datagram in ready.transmits for frame in decode(datagram).frames],
+            ready.deliveries,
+            ready.trace,
+        )
+        delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
+        sent = [
+            self._frames.number(target, datagram)
+            for to, datagram in ready.transmits
+            for target in (self._peers if to is None else (to,))
+        ]
+        after = self._intern(member, witness._replace(delivered=delivered))
+        return Step(after, tuple(sorted(sent)), judge(turn))
+
+    def _intern(self, member: Member, witness: Witness) -> int:
+        """Return the number of the state of ``member``."""
+        if self._reduced and not self._sends:
+            _forget_old_news(member, self._origin)
+            witness = witness.without_old_news()
+        sight, snapshot, armed = Sight.of(member, self._origin), member.snapshot(), member.armed()
+        member.restore(snapshot)
+        # Restoring arms every timer that the state needs. One that was not armed must not come to life by that.
+        local = _Local(snapshot, tuple(name for name in member.armed() if name in armed), witness)
+        found = self._numbers.setdefault(local, len(self._locals))
+        if found == len(self._locals):
+            assert member.snapshot() == snapshot, "what is restored is what was seen"
+            messages = self._bounds.messages
+            stable = not self._sends or witness.submitted == sight.low == sight.high == messages
+            self._locals.append(local)
+            self._sights.append(sight)
+            self._own.append(None)
+            self._arrivals.append({})
+            self._alike.append({})
+            self.delivered.append(witness.delivered)
+            self.settled.append(stable and witness.delivered == messages)
+        return found
+
+    # Old news
+
+    def alike(self, local: int, frame: int) -> int:
+        """Return the frame that ``frame`` counts as while this member is its target and in this state."""
+        found = self._alike[local].get(frame)
+        if found is None:
+            found = self._alike[local][frame] = self._compare(local, frame) if self._reduced else frame
+        return found
+
+    def _compare(self, local: int, frame: int) -> int:
+        said, witness = self._frames.said[frame], self._locals[local].witness
+        news = [new for old in said.frames if (new := _news(old, said.sender, witness)) is not None]
+        if tuple(news) == said.frames:
+            return frame
+        nothing = Step(local, (), ())
+        if not news:
+            return SPENT if self.on_frame(local, frame) == nothing else frame
+        other = self._frames.number(self.me, encode(said.group, said.sender, news))
+        return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
+
+    def parted(self) -> Iterator[Failure]:
+        """Return the pairs of frames that counted as one in some state and do not in a state that came after it."""
+        edges = [self._successors(local) for local in range(len(self._locals))]
+        open_pairs = [(local, frame) for local, alike in enumerate(self._alike) for frame in alike]
+        done = set(open_pairs)
+        while open_pairs:
+            local, frame = open_pairs.pop()
+            other = self.alike(local, frame)
+            if other == frame or local >= len(edges):
+                continue
+            for after in edges[local]:
+                if self.alike(after, frame) != (SPENT if other == SPENT else self.alike(after, other)):
+                    yield Failure("REDUCTION", f"{self._frames.name(frame)} was taken for another frame")
+                    return
+                if (after, frame) not in done:
+                    done.add((after, frame))
+                    open_pairs.append((after, frame))
+
+    def _successors(self, local: int) -> set[int]:
+        own = [step.after for _, step in self._own[local] or ()]
+        return {*own, *(step.after for step in self._arrivals[local].values())} - {local}
+
+
+def _forget_old_news(member: Member, origin: Address) -> None:
+    """Let go of marks that were announced and then overtaken; every use of them takes the maximum with the mark."""
+    stream = member.inbound[origin]
+    assert stream.window is not None, "the digest tells every start"
+    if stream.announced <= stream.window.high:
+        stream.announced = 0
+    if stream.gone <= stream.window.delivered:
+        stream.gone = 0
+
+
+def _news(frame: Frame, peer: Address, witness: Witness) -> Frame | None:
+    """Return what a frame still tells a member of which ``witness`` knows everything; None if that is nothing."""
+    if isinstance(frame, Data):
+        return frame._replace(repair=False)
+    if isinstance(frame, Tail):
+        low = frame.low if frame.low > witness.delivered else 0
+        return frame._replace(low=low, high=frame.high if frame.high > witness.known else low)
+    if isinstance(frame, Gone):
+        return frame if frame.low > witness.delivered else None
+    if isinstance(frame, Ack):
+        return frame if frame.seqno > dict(witness.heard)[peer] else None
+    return frame
