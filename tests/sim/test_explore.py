@@ -1,0 +1,599 @@
+"""Exhaustive search: the machine passes, planted bugs do not, and what the search leaves out it may leave out."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from gapless.core.acks import AckTable
+from gapless.core.context import Context
+from gapless.core.inbound import Inbound
+from gapless.core.member import Member
+from gapless.core.outbound import Outbound
+from gapless.core.ready import Delivery, Ready, Step
+from gapless.core.window import Fixed, Window
+from gapless.identity import Address
+from gapless.run import Run
+from gapless.sim.explore import CHECKS, Bounds, Exploration, Group, explore
+from gapless.sim.explore_checks import TURN_CHECKS, Sight, Turn, Witness, judge, payload
+from gapless.sim.explore_steps import NOW_NS, SUBMIT, Frames
+from gapless.wire.frames import Ack, Data, Nak
+
+ROOT = Path(__file__).resolve().parents[2]
+A, B, C = Bounds(receivers=2).members()
+HOUR_NS = 3600 * 10**9
+
+SMALL = Bounds(receivers=1, capacity=2, messages=3, in_flight=2)
+PAIR = Bounds(receivers=2, capacity=2, messages=2, in_flight=2)
+
+
+# The machine passes
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        SMALL,
+        SMALL._replace(ack_threshold=2),
+        SMALL._replace(capacity=1),
+        SMALL._replace(capacity=3, messages=4),
+        PAIR,
+        PAIR._replace(use_mcast_xmit="always"),
+        PAIR._replace(ack_threshold=2),
+        Bounds(receivers=3, capacity=1, messages=1, in_flight=2),
+    ],
+    ids=str,
+)
+def test_the_machine_passes(bounds: Bounds) -> None:
+    found = explore(bounds)
+    assert found.ok, found.counterexample
+    assert found.complete
+    assert (found.violations, found.traps, found.counterexample) == ((), 0, None)
+    assert found.states > found.depth > 2 * bounds.messages
+    assert found.transitions > found.states
+
+
+def test_the_machine_passes_with_three_frames_in_flight() -> None:
+    found = explore(Bounds(receivers=1, capacity=2, messages=4, in_flight=3))
+    assert found.ok, found.counterexample
+    assert found.complete
+    assert found.states > 20_000
+
+
+def test_the_machine_passes_in_a_group_of_three() -> None:
+    found = explore(Bounds(receivers=2, capacity=2, messages=2, in_flight=3))
+    assert found.ok, found.counterexample
+    assert found.complete
+    assert found.states > 200_000
+    assert found.transitions > 2_000_000
+
+
+def test_the_search_stops_where_it_is_told_to() -> None:
+    told: list[int] = []
+    found = explore(PAIR, max_states=10_000, progress=told.append)
+    assert not found.complete
+    assert found.traps is None
+    assert found.ok
+    assert 10_000 <= found.states < 10_100
+    assert told == sorted(told)
+    assert told[-1] == found.states
+
+
+def test_findings_as_plain_values() -> None:
+    found = explore(SMALL._replace(messages=1)).as_dict()
+    assert found["receivers"] == 1
+    assert found["complete"] is True
+    assert found["violations"] == []
+    assert found["traps"] == 0
+    assert found["counterexample"] is None
+
+
+def test_the_checks_are_those_that_the_docs_promise() -> None:
+    text = (ROOT / "docs" / "invariants.md").read_text()
+    promised = re.findall(r"^\| (S\d+) \|.*\| yes \|$", text, re.MULTILINE)
+    assert promised
+    assert {*promised, "L5", "S17", "INVARIANTS", "EXCEPTION", "REDUCTION"} == set(CHECKS)
+    assert set(TURN_CHECKS) < set(CHECKS)
+
+
+# What the search leaves out
+
+
+def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[object, ...]]:
+    """Return what all members hold, for every state."""
+    group = Group(bounds, reduced=reduced)
+    seen, order = {0}, [0]
+    for state in order:
+        for after, *_ in group.moves(state):
+            if after not in seen:
+                seen.add(after)
+                order.append(after)
+    return {
+        tuple(
+            repr(position._sights[local]) for position, local in zip(group.positions, group.locals(state), strict=True)
+        )
+        for state in order
+    }
+
+
+@pytest.mark.parametrize("bounds", [SMALL, PAIR._replace(messages=1), PAIR._replace(capacity=1, messages=1)], ids=str)
+def test_the_reductions_leave_nothing_out(bounds: Bounds) -> None:
+    assert _seen(bounds, reduced=True) == _seen(bounds, reduced=False)
+    reduced, full = explore(bounds), explore(bounds, reduced=False)
+    assert reduced.ok
+    assert full.ok
+    assert reduced.complete
+    assert full.complete
+    assert reduced.states < full.states
+
+
+class _Live:
+    """A group that lives on while the search restores: the same inputs, an hour between any two of them."""
+
+    def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
+        self.group = Group(bounds, reduced=reduced)
+        self.locals = [0] * (bounds.receivers + 1)
+        self.members = [bounds.member(me) for me in bounds.members()]
+        self.names = Frames(bounds.members())
+        self.flying: list[tuple[int, int]] = []
+        self.now_ns = NOW_NS
+
+    def walk(self, rng: Random) -> None:
+        """Take one step at random."""
+        self.now_ns += HOUR_NS
+        inputs: list[tuple[int, str | tuple[int, int]]] = [
+            (self.group.frames.target[pair[0]], pair) for pair in self.flying
+        ]
+        for at, position in enumerate(self.group.positions):
+            inputs += [(at, name) for name, _ in position.own_steps(self.locals[at])]
+        if inputs:
+            at, chosen = rng.choice(inputs)
+            if isinstance(chosen, str):
+                self.own(at, chosen)
+            elif rng.random() < 0.5:
+                self.arrive(at, chosen)
+            if not isinstance(chosen, str) and rng.random() < 0.7:
+                self.flying.remove(chosen)
+
+    def own(self, at: int, name: str) -> None:
+        member, position = self.members[at], self.group.positions[at]
+        step = dict(position.own_steps(self.locals[at]))[name]
+        if name == SUBMIT:
+            ready = member.send([payload(position.submitted(self.locals[at]) + 1)], self.now_ns)
+        else:
+            assert name in member.armed()
+            ready = member.fire(name, self.now_ns)
+        self.compare(at, step, ready)
+
+    def arrive(self, at: int, pair: tuple[int, int]) -> None:
+        step = self.group.positions[at].on_frame(self.locals[at], pair[0])
+        self.compare(at, step, self.members[at].receive(self.names.datagram[pair[1]], self.now_ns))
+
+    def compare(self, at: int, step: Any, ready: Ready) -> None:
+        assert not step.failures
+        members = [member.me for member in self.members]
+        sent = [
+            self.names.number(target, datagram)
+            for to, datagram in ready.transmits
+            for target in ([other for other in members if other != members[at]] if to is None else [to])
+        ]
+        sent.sort(key=self.names.name)
+        restored = sorted(step.sent, key=self.group.frames.name)
+        assert [self.names.name(frame) for frame in sent] == [self.group.frames.name(frame) for frame in restored]
+        assert Sight.of(self.members[at], A) == self.group.positions[at]._sights[step.after]
+        self.flying += zip(restored, sent, strict=True)
+        self.locals[at] = step.after
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(receivers=1, capacity=3, messages=8, ack_threshold=2),
+        Bounds(receivers=2, capacity=2, messages=6),
+        Bounds(receivers=2, capacity=4, messages=9, ack_threshold=3, use_mcast_xmit="always"),
+    ],
+    ids=str,
+)
+def test_a_member_that_lives_on_does_what_a_restored_one_does(bounds: Bounds, *, reduced: bool) -> None:
+    for seed in range(12):
+        live = _Live(bounds, reduced=reduced)
+        rng = Random(seed)
+        for _ in range(150):
+            live.walk(rng)
+        assert live.group.positions[0].submitted(live.locals[0]) > 0
+
+
+# Planted bugs: each dies by the check that is meant for it, in few steps
+
+
+def _killed(bounds: Bounds, check: str, within: int) -> Exploration:
+    found = explore(bounds)
+    assert not found.ok
+    assert found.counterexample is not None
+    assert found.counterexample.check == check, found.counterexample
+    assert len(found.counterexample.steps) <= within, found.counterexample
+    if check == "L5":
+        assert found.complete
+        assert found.traps
+        assert not found.violations
+    else:
+        assert not found.complete
+        assert found.traps is None
+        assert check in {failure.check for failure in found.violations}
+    return found
+
+
+def _patch(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]) -> None:
+    """Put ``bug`` in the place of a method; its first parameter is the method."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: bug(original, *args, **kwargs))
+
+
+def test_purge_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    def highest(self: AckTable) -> bool:
+        before, self.minimum = self.minimum, max(ack for member, ack in self.items() if member != A)
+        return self.minimum > before
+
+    monkeypatch.setattr(AckTable, "_raise_minimum", highest)
+    found = _killed(PAIR, "S9", 3)
+    assert found.counterexample is not None
+    assert found.counterexample.steps == ("submit a1", "deliver DATA a1 a->b", "deliver ACK a1 b->a")
+    assert found.counterexample.reason == "purged up to 1, and 3.1 has acknowledged 0"
+    assert str(found.counterexample).splitlines()[1] == "  1. submit a1"
+
+
+def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    def acknowledge(self: Inbound, context: Context) -> None:
+        assert self.window is not None
+        self.ack_now = False
+        self.owed.settle(self.window.high)
+        context.transmit(self.origin, Ack(self.origin, self.window.high, self.config.receive_buffer_bytes))
+
+    monkeypatch.setattr(Inbound, "acknowledge", acknowledge)
+    _killed(SMALL, "S8", 6)
+
+
+def test_take_that_skips_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(original: Any, self: Window, limit: int | None = None) -> list[Run]:
+        if not self.keep and self.stored and not self.next_is_there:
+            self.skip_to(self.runs[0].first - 1)
+        taken: list[Run] = original(self, limit)
+        return taken
+
+    _patch(monkeypatch, Window, "take", take)
+    _killed(SMALL, "S3", 3)
+
+
+def test_ack_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ack(self: AckTable, member: Address, seqno: int) -> bool:
+        self._acks[member] = seqno
+        return self._raise_minimum()
+
+    monkeypatch.setattr(AckTable, "ack", ack)
+    _killed(SMALL, "S7", 7)
+
+
+def test_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+        original(self, run, credit, context)
+        if run.first == 2:
+            original(self, run, credit, context)
+
+    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _killed(SMALL, "S2", 4)
+
+
+def test_delivered_and_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+        original(self, run, credit, context)
+        made_up = Run.of(run.origin, run.last + 1, [payload(run.last + 1)])
+        context.deliver(Delivery(run.origin, made_up.first, made_up.last, made_up))
+
+    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _killed(SMALL, "S1", 2)
+
+
+def test_other_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hand_out(original: Any, self: Inbound, run: Run, credit: object, context: Context) -> None:
+        original(self, Run.of(run.origin, run.first, [b"?"] * run.count), credit, context)
+
+    _patch(monkeypatch, Inbound, "_hand_out", hand_out)
+    _killed(SMALL, "S4", 2)
+
+
+def test_window_one_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fixed, "ceiling", lambda self, low, delivered: low + self.capacity + 1)
+    _killed(SMALL, "S6", 3)
+
+
+def test_receiver_that_takes_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(original: Any, self: Window, run: Run) -> Any:
+        if not self.keep and run.last == self.low + 2:
+            return original(self, Run.of(run.origin, self.low + 9, [b"?"]))
+        return original(self, run)
+
+    _patch(monkeypatch, Window, "add", add)
+    _killed(SMALL, "S12", 3)
+
+
+def test_nak_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(original: Any, self: Window, upto: int | None = None, limit: int | None = None) -> Any:
+        return original(self, None if upto is None else upto + 1, limit)
+
+    _patch(monkeypatch, Window, "missing", missing)
+    _killed(SMALL, "S11", 6)
+
+
+@pytest.mark.parametrize("change", [lambda asked: asked[1:], lambda asked: [(asked[0][0], asked[-1][1] + 1)]])
+def test_repair_that_is_not_exact(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    def on_nak(original: Any, self: Outbound, peer: Address, asked: Any, context: Context) -> None:
+        if changed := change(asked):
+            original(self, peer, changed, context)
+
+    _patch(monkeypatch, Outbound, "on_nak", on_nak)
+    _killed(SMALL, "S10", 6)
+
+
+def test_data_that_is_sent_again_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def announce(original: Any, self: Outbound, context: Context) -> None:
+        original(self, context)
+        for run in self.window.runs:
+            context.transmit(None, Data(run))
+
+    _patch(monkeypatch, Outbound, "announce", announce)
+    _killed(SMALL, "S10", 2)
+
+
+def test_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_nak(*_: object) -> None:
+        raise KeyError("nobody asked")
+
+    monkeypatch.setattr(Outbound, "on_nak", on_nak)
+    found = _killed(SMALL, "EXCEPTION", 5)
+    assert "KeyError" in found.violations[0].reason
+
+
+def test_timer_that_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Member, "_arm_gap", lambda self, streams: None)
+    _killed(SMALL, "INVARIANTS", 3)
+
+
+def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+
+    def acknowledge(original: Any, self: Inbound, context: Context) -> None:
+        calls[0] += 1
+        if calls[0] % 3:
+            original(self, context)
+
+    _patch(monkeypatch, Inbound, "acknowledge", acknowledge)
+    found = explore(SMALL)
+    assert "S17" in {failure.check for failure in found.violations}
+
+
+def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_ack(original: Any, self: Outbound, peer: Address, seqno: int, buffer_bytes: int, context: Context) -> None:
+        if seqno < self.acks[peer] and self.window.low == self.window.high == 3:
+            self.tell_start(peer, context)
+        original(self, peer, seqno, buffer_bytes, context)
+
+    _patch(monkeypatch, Outbound, "on_ack", on_ack)
+    found = explore(SMALL)
+    assert {failure.check for failure in found.violations} == {"REDUCTION"}
+    assert not found.complete
+    assert explore(SMALL, reduced=False).complete
+
+
+# Planted bugs that break no promise at any moment, but the promise that it goes on
+
+
+def _silent(*_: object) -> None:
+    """Do nothing."""
+
+
+def test_tail_that_is_never_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outbound, "announce", _silent)
+    found = _killed(SMALL, "L5", 4)
+    assert found.counterexample is not None
+    assert "no continuation" in found.counterexample.reason
+
+
+def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def finish(original: Any, self: Member, touched: Any) -> Ready:
+        ready: Ready = original(self, touched)
+        self._timers.arm("tail", None)
+        return ready
+
+    _patch(monkeypatch, Member, "_finish", finish)
+    _killed(SMALL, "L5", 4)
+
+
+def test_receiver_that_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inbound, "ask", _silent)
+    _killed(SMALL, "L5", 2)
+
+
+def test_sends_that_nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(original: Any, self: Outbound, context: Context, reason: str) -> None:
+        if not any(waiting.blocked for waiting in self.queue.waiting()):
+            original(self, context, reason)
+
+    _patch(monkeypatch, Outbound, "flush", flush)
+    _killed(SMALL, "L5", 3)
+
+
+def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_tail(original: Any, self: Inbound, tail: object, context: Context) -> None:
+        original(self, tail, context)
+        self.ack_now = False
+
+    _patch(monkeypatch, Inbound, "on_tail", on_tail)
+    _killed(SMALL, "L5", 5)
+
+
+def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ack timer alone may fail, for announcements draw every ack that matters; without them it must not."""
+
+    def fire(original: Any, self: Member, name: str) -> None:
+        if name == "ack":
+            self._timers.arm(name, None)
+            self._owing = {}
+            for stream in self.inbound.values():
+                stream.owed.settle(0)
+        else:
+            original(self, name)
+
+    _patch(monkeypatch, Member, "_fire", fire)
+    bounds = SMALL._replace(ack_threshold=2)
+    assert explore(bounds).ok
+    monkeypatch.setattr(Outbound, "announce", _silent)
+    _killed(bounds, "L5", 3)
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_traps_are_found_with_and_without_reductions(monkeypatch: pytest.MonkeyPatch, *, reduced: bool) -> None:
+    monkeypatch.setattr(Inbound, "ask", _silent)
+    found = explore(SMALL._replace(messages=2), reduced=reduced)
+    assert found.complete
+    assert found.traps
+    assert found.counterexample is not None
+    assert found.counterexample.steps == ("submit a1", "drop DATA a1 a->b")
+
+
+def test_a_story_names_the_frames_that_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes a repair for the original, and old acks for none; what it tells has them as they were."""
+
+    def on_data(original: Any, self: Inbound, run: Run, repair: bool, context: Context) -> None:
+        if self.gaps.due_ns is not None:
+            raise KeyError(run.first)
+        original(self, run, repair, context)
+
+    _patch(monkeypatch, Inbound, "on_data", on_data)
+    found = _killed(SMALL._replace(in_flight=1, messages=1), "EXCEPTION", 7)
+    assert found.counterexample is not None
+    assert found.counterexample.steps == (
+        "submit a1",
+        "drop DATA a1 a->b",
+        "fire tail at a",
+        "deliver TAIL a0..1 a->b",
+        "fire gap at b",
+        "deliver NAK a1 b->a",
+        "deliver REPAIR a1 a->b",
+    )
+
+
+def test_a_story_says_what_found_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_data(*_: object) -> None:
+        raise KeyError("no data, please")
+
+    monkeypatch.setattr(Inbound, "on_data", on_data)
+    found = explore(PAIR._replace(in_flight=1))
+    assert found.counterexample is not None
+    assert found.counterexample.steps == (
+        "submit a1; DATA a1 a->c finds no room and is lost",
+        "deliver DATA a1 a->b",
+    )
+
+
+# The checks alone: each passes a good turn, and fails a bad one
+
+
+def _sight(low: int, delivered: int, high: int, held: str = "", **acks: int) -> Sight:
+    stored = {int(seqno): payload(int(seqno)) for seqno in held}
+    return Sight(low, delivered, high, stored, {{"a": A, "b": B, "c": C}[name]: ack for name, ack in acks.items()})
+
+
+def _run(*seqnos: int, content: bytes | None = None) -> Run:
+    return Run.of(A, seqnos[0], [content or payload(seqno) for seqno in seqnos])
+
+
+def _deliveries(*runs: Run) -> list[Delivery]:
+    return [Delivery(A, run.first, run.last, run) for run in runs]
+
+
+RECEIVES = Turn(
+    capacity=2,
+    sends=False,
+    peer=A,
+    heard=(Data(_run(1)),),
+    before=_sight(0, 0, 2, "2"),
+    after=_sight(2, 2, 2),
+    witness=Witness(given=0b110),
+    said=[(A, Ack(A, 2, 1 << 16))],
+    deliveries=_deliveries(_run(1), _run(2)),
+    trace=[],
+)
+SENDS = Turn(
+    capacity=2,
+    sends=True,
+    peer=B,
+    heard=(Ack(A, 1, 1 << 16), Nak(A, ((1, 2),))),
+    before=_sight(0, 2, 2, "12", a=2, b=0, c=1),
+    after=_sight(1, 3, 3, "23", a=3, b=1, c=1),
+    witness=Witness(delivered=2, submitted=3, heard=((B, 1), (C, 1))),
+    said=[(None, Data(_run(3))), (B, Data(_run(2), repair=True))],
+    deliveries=_deliveries(_run(3)),
+    trace=[],
+)
+ASKS = Turn(
+    capacity=2,
+    sends=False,
+    peer=None,
+    heard=(),
+    before=_sight(0, 0, 2, "2"),
+    after=_sight(0, 0, 2, "2"),
+    witness=Witness(given=0b100, told=3),
+    said=[(A, Nak(A, ((1, 1), (3, 3))))],
+    deliveries=[],
+    trace=[],
+)
+
+
+@pytest.mark.parametrize("turn", [RECEIVES, SENDS, ASKS])
+def test_a_good_turn_passes(turn: Turn) -> None:
+    assert judge(turn) == ()
+
+
+@pytest.mark.parametrize(
+    ("check", "turn"),
+    [
+        ("S1", RECEIVES._replace(witness=Witness(given=0b010))),
+        ("S1", SENDS._replace(witness=SENDS.witness._replace(submitted=2))),
+        ("S2", RECEIVES._replace(deliveries=_deliveries(_run(1), _run(1), _run(2)))),
+        ("S2", RECEIVES._replace(witness=Witness(given=0b110, delivered=1))),
+        ("S3", RECEIVES._replace(deliveries=_deliveries(_run(2)))),
+        ("S3", RECEIVES._replace(deliveries=_deliveries(_run(1)))),
+        ("S4", RECEIVES._replace(deliveries=_deliveries(_run(1), _run(2, content=b"?")))),
+        ("S4", SENDS._replace(said=[(None, Data(_run(3, content=b"?"))), SENDS.said[1]])),
+        ("S6", SENDS._replace(after=_sight(0, 3, 3, "123", a=3, b=1, c=1))),
+        ("S6", ASKS._replace(after=_sight(0, 0, 3, "3"))),
+        ("S7", RECEIVES._replace(after=_sight(2, 2, 1))),
+        ("S7", RECEIVES._replace(before=_sight(0, 0, 3, "2"))),
+        ("S7", SENDS._replace(after=_sight(1, 3, 3, "23", a=3, b=1, c=0))),
+        ("S7", SENDS._replace(after=_sight(1, 3, 3, "23", a=3, b=1))),
+        ("S9", SENDS._replace(witness=SENDS.witness._replace(heard=((B, 1), (C, 0))))),
+        ("S10", SENDS._replace(said=SENDS.said[:1])),
+        ("S10", SENDS._replace(said=[*SENDS.said, SENDS.said[1]])),
+        ("S10", SENDS._replace(said=[SENDS.said[0], (C, Data(_run(2), repair=True))])),
+        ("S10", SENDS._replace(said=[SENDS.said[0], (B, Data(_run(2, content=b"?"), repair=True))])),
+        ("S10", SENDS._replace(said=[*SENDS.said, (None, Data(_run(2)))])),
+        ("S11", ASKS._replace(said=[(A, Nak(A, ((1, 2),)))])),
+        ("S11", ASKS._replace(said=[(A, Nak(A, ((3, 4),)))])),
+        ("S11", ASKS._replace(witness=Witness(given=0b100, told=3, delivered=1))),
+        ("S12", RECEIVES._replace(after=_sight(1, 1, 1))),
+        ("S12", RECEIVES._replace(heard=(Data(_run(1, 2)),))),
+        ("S12", RECEIVES._replace(trace=[Step("DROPPED", A, 1, 1, message_count=1, reason="full")])),
+        ("S12", RECEIVES._replace(heard=(Data(_run(1)), Data(_run(3))), after=_sight(3, 3, 3))),
+    ],
+)
+def test_a_bad_turn_fails(check: str, turn: Turn) -> None:
+    assert check in {failure.check for failure in judge(turn)}
+
+
+def test_every_check_of_a_turn_has_a_bad_turn() -> None:
+    marks = test_a_bad_turn_fails.pytestmark  # type: ignore[attr-defined]
+    assert {check for check, _ in marks[0].args[1]} == set(TURN_CHECKS)
