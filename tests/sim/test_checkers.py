@@ -125,7 +125,8 @@ def test_s6_something_stored_that_never_came() -> None:
     window = court.lives[B].member.inbound[A].window
     assert window is not None
     window.stored += 1
-    court.receive(B, says(A, Tail(A, 2, 2, None)))
+    court.send(A, b"three")
+    court.receive(B, court.send(A, b"four"))
     assert court.broken == {"S6"}
 
 
@@ -139,6 +140,16 @@ def test_s7_a_mark_that_goes_back() -> None:
 def test_s7_a_trace_that_says_otherwise() -> None:
     court = heard_two()
     court.forge(B, rows=(Step("STATE", A, low=2, delivered=2, high=3),))
+    assert court.broken == {"S7"}
+
+
+def test_s7_a_mark_that_moves_when_nobody_looks() -> None:
+    court = heard_two()
+    court.judge.settled = True
+    window = court.lives[B].member.inbound[A].window
+    assert window is not None
+    window.low = window.delivered = window.high = 3
+    court.judge.close(0)
     assert court.broken == {"S7"}
 
 

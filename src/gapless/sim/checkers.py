@@ -185,6 +185,22 @@ class S7(Check):
         if window is None or (window.low, window.delivered, window.high) != (row.low, row.delivered, row.high):
             self.fail(f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the window does not")
 
+    def close(self) -> None:
+        """No mark has moved without a reason, when nobody looked."""
+        for life in self.model.lives.values():
+            if not life.alive:
+                continue
+            self._same(life, f"of {life.name}", life.stream.marks, life.member.outbound.window)
+            for origin, heard in life.heard.items():
+                window = life.member.inbound[origin].window
+                if window is not None:
+                    self._same(life, f"of {origin} at {life.name}", heard.marks, window)
+
+    def _same(self, life: Life, which: str, known: tuple[int, int, int], window: Window) -> None:
+        if window.marks != known:
+            self.judge.life = life
+            self.fail(f"marks {which} moved in silence from {tuple(known)} to {tuple(window.marks)}")
+
     def _compare(self, which: str, before: tuple[int, int, int], window: Window) -> None:
         low, delivered, high = window.low, window.delivered, window.high
         if low < before[0] or delivered < before[1] or high < before[2]:

@@ -276,10 +276,14 @@ class Judge:
         for origin in moved:
             window = inbound[origin].window
             heard = life.heard[origin]
-            if window is not None and heard.open:
+            if window is None or not heard.open:
+                continue
+            low, delivered, high = heard.marks
+            moves = window.delivered != delivered or window.high != high or window.low != low
+            if moves or self.expected is not NOTHING:
                 for hook in self._moved:
                     hook(life, origin, heard, window)
-                if window.delivered != heard.delivered or window.high != heard.marks[2]:
+                if moves:
                     self._learn_marks(heard, window)
         window = life.member.outbound.window
         low, delivered, high = life.stream.marks

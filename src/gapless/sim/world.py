@@ -64,6 +64,7 @@ _ASKED_FOR = ("send", "install")
 """The inputs that a script can get wrong; a refusal of one of these is the script's fault."""
 _SETTLE_EVERY = 16
 _MOST_EVENTS = 2_000_000
+_MOST_DECODED = 256
 
 
 class World:
@@ -114,6 +115,7 @@ class World:
         self._names: dict[Address, str] = {}
         self._notes: dict[str, Digest] = {}
         self._first_view: dict[str, int] = {}
+        self._decoded: dict[bytes, Datagram] = {}
         self._pending_actions = 0
         self._log = array("q")
         for action in script.actions:
@@ -368,7 +370,7 @@ class World:
         local_ns = host.clock.local_ns(self.now_ns)
         try:
             ready = method(*args, now_ns=local_ns, **options)
-        except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
+        except Exception as error:
             if isinstance(error, LocalProtocolError) and cause in _ASKED_FOR:
                 raise
             self._blame(host, cause, error)
@@ -447,6 +449,8 @@ class World:
 
     def _arm(self, host: Host, due_ns: int | None) -> None:
         """Wake the member at its deadline. A later deadline waits for the wake that is planned anyway."""
+        if due_ns == host.due_ns and host.next_wake_ns is not None:
+            return
         host.due_ns = due_ns
         if due_ns is None:
             return
@@ -471,7 +475,9 @@ class World:
             self.tracer.step(self.now_ns, host.life, said, ready)
         outgoing = []
         for to, datagram in ready.transmits:
-            out = decode(datagram)
+            out = self._decoded.get(datagram)
+            if out is None:
+                out = self._remember(datagram)
             outgoing.append((to, out))
             self._transmit(host, to, datagram, out)
         life = host.life
@@ -482,6 +488,13 @@ class World:
         if self.on_ready is not None:
             self.on_ready(host, ready)
         self._arm(host, ready.deadline_ns)
+
+    def _remember(self, datagram: bytes) -> Datagram:
+        """Decode what goes out; the same acks and tails go out again and again."""
+        if len(self._decoded) > _MOST_DECODED:
+            self._decoded.clear()
+        out = self._decoded[datagram] = decode(datagram)
+        return out
 
     def _transmit(self, host: Host, to: Address | None, datagram: bytes, out: Datagram) -> None:
         network, now_ns = self.network, self.now_ns
