@@ -213,7 +213,9 @@ def test_a_repair_is_a_sample_of_the_round_trip() -> None:
     now_ns = due(gap)
     gap.ask([(3, 3)], now_ns)
     gap.arrived(one(3), True, now_ns + 16 * MS)
-    assert gap.round_trip.smoothed_ns == (80 - 8) * MS
+    assert gap.round_trip.smoothed_ns == 16 * MS, "the first sample takes the place of the guess"
+    gap.round_trip.sample(24 * MS)
+    assert gap.round_trip.smoothed_ns == (16 + 1) * MS, "later ones weigh an eighth"
 
 
 def test_an_answer_to_a_repeated_question_is_no_sample() -> None:

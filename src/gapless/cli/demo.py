@@ -9,7 +9,6 @@ import click
 
 from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
 from gapless.cli.sim import cores
-from gapless.units import format_duration
 
 
 @click.command()
@@ -39,8 +38,8 @@ def demo(members: int, messages: int, loss: float, seed: int, seeds: int, as_jso
         "frames_lost": shown.frames_lost,
         "naks": shown.naks,
         "repairs": shown.repairs,
-        "latency_p50": format_duration(shown.p50_ns),
-        "latency_p99": format_duration(shown.p99_ns),
+        "latency_p50_ms": round(shown.p50_ns / 1e6, 3),
+        "latency_p99_ms": round(shown.p99_ns / 1e6, 3),
         "swarm_groups": swarm.seeds,
         "swarm_events": swarm.events,
         "swarm_faults": sum(swarm.faults.values()),
@@ -62,8 +61,8 @@ _MEANINGS = {
     "frames_lost": "frames that the network lost",
     "naks": "questions for what was missing",
     "repairs": "frames sent again",
-    "latency_p50": "half of all deliveries took no longer (virtual time, 200 µs network)",
-    "latency_p99": "99 of 100 deliveries took no longer",
+    "latency_p50_ms": "half of all deliveries took no longer (virtual time, 200 µs network)",
+    "latency_p99_ms": "99 of 100 deliveries took no longer",
     "swarm_groups": "groups with random knobs and every kind of fault",
     "swarm_events": "events in them",
     "swarm_faults": "faults that struck them",

@@ -34,16 +34,20 @@ _MAX_DOUBLINGS = 16
 class RoundTrip:
     """A smoothed round trip and its mean deviation, in the manner of TCP."""
 
-    __slots__ = ("deviation_ns", "late_ns", "rest_ns", "smoothed_ns")
+    __slots__ = ("deviation_ns", "late_ns", "measured", "rest_ns", "smoothed_ns")
 
     def __init__(self, initial_ns: int) -> None:
         self.smoothed_ns = initial_ns
         self.deviation_ns = initial_ns // 2
+        self.measured = False
         self.late_ns = 0
         self.rest_ns = 0
 
     def sample(self, round_trip_ns: int) -> None:
-        """Take one measurement in."""
+        """Take one measurement in; the first takes the place of the initial guess."""
+        if not self.measured:
+            self.measured = True
+            self.smoothed_ns, self.deviation_ns = round_trip_ns, round_trip_ns // 2
         error_ns = round_trip_ns - self.smoothed_ns
         self.smoothed_ns += error_ns // 8
         self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4

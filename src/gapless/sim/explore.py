@@ -103,7 +103,7 @@ class Exploration:
             "depth": self.depth,
             "seconds": round(self.seconds, 1),
             "complete": self.complete,
-            "violations": [str(failure) for failure in self.violations],
+            "violations": len(self.violations),
             "traps": self.traps,
             "counterexample": None if self.counterexample is None else str(self.counterexample),
         }
