@@ -43,5 +43,7 @@ def explore(
     if as_json:
         print_json(found.as_dict())
     else:
-        console().print(make_table("Exhaustive search", ("what", "value"), found.as_dict().items()))
+        rows = [(key.replace("_", " "), value) for key, value in found.as_dict().items() if key != "counterexample"]
+        console().print(make_table("Exhaustive search", ("what", "value"), rows))
+        console().print("" if found.counterexample is None else str(found.counterexample), highlight=False)
     return 0 if found.ok else 1

@@ -65,8 +65,14 @@ def make_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[objec
         numeric = bool(body) and all(isinstance(row[at], (int, float)) for row in body)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in body:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+        table.add_row(*(_shown(cell) for cell in row))
     return table
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 @contextmanager

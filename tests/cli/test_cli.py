@@ -1,0 +1,173 @@
+"""The command line: help for everything, JSON for programs, one clear line and exit code 2 for wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapless.cli.app import cli, run
+
+COMMANDS = sorted(cli.commands)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    """Return the JSON object that a command prints, and nothing else."""
+    assert run([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    result: dict[str, object] = json.loads(out)
+    return result
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert "0.1" in capsys.readouterr().out
+
+
+WRONG = {
+    "unknown command": (["smi"], "smi"),
+    "unknown option": (["sim", "--sedes", "3"], "--seeds"),
+    "no seed": (["sim"], "SEED"),
+    "seed and seeds": (["sim", "3", "--seeds", "4"], "SEED"),
+    "seed is a word": (["sim", "three"], "three"),
+    "unknown profile": (["sim", "3", "--profile", "nakack5"], "nakack4"),
+    "unknown knob": (["config", "--properties", "capacty=4"], "capacity"),
+    "impossible value": (["config", "--properties", "capacity=-4"], "capacity"),
+    "impossible pair": (["sim", "3", "--properties", "capacity=4;ack_threshold=5"], "ack_threshold"),
+    "no such config": (["sim", "3", "--config", "nowhere.toml"], "nowhere.toml"),
+    "two sources": (["config", "--properties", "capacity=4", "--config", "x.toml"], "one of them"),
+    "no such scenario": (["scenario", "nowhere.txt"], "nowhere.txt"),
+    "unknown mutant": (["mutants", "--only", "nobody"], "take over a gap"),
+    "too few receivers": (["explore", "--receivers", "0"], "receivers"),
+    "loss of everything": (["demo", "--loss", "99"], "loss"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "hint"), WRONG.values(), ids=WRONG)
+def test_wrong_input_gets_one_clear_line(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1, err
+    assert hint in err
+    assert "Traceback" not in err
+
+
+CORRUPT = {
+    "not TOML": b"capacity = = 4",
+    "no table": b"capacity = 4\n",
+    "not text": bytes(range(256)),
+    "wrong type": b"[gapless]\ncapacity = 'many'\n",
+    "duration without unit": b"[gapless]\nxmit_interval = 500\n",
+}
+
+
+@pytest.mark.parametrize("content", CORRUPT.values(), ids=CORRUPT)
+@pytest.mark.parametrize("command", [["config"], ["sim", "1"]], ids=" ".join)
+def test_a_corrupt_config_file(
+    command: list[str], content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "knobs.toml"
+    path.write_bytes(content)
+    assert run([*command, "--config", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", bytes(range(256)), b"group a b\n----\n"])
+def test_a_corrupt_scenario(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "broken.txt"
+    path.write_bytes(content)
+    code = run(["scenario", str(path)])
+    out, err = capsys.readouterr()
+    if code == 2:
+        assert "broken.txt" in err
+        assert err.count("\n") == 1, err
+    else:
+        assert code == 1, "a scenario without an outcome differs from what happens"
+        assert out
+
+
+def test_sim_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = answer(capsys, "sim", "5"), answer(capsys, "sim", "5")
+    assert first == second
+    assert first["violations"] == []
+
+
+def test_sim_runs_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    report = answer(capsys, "sim", "--seeds", "6", "--workers", "2", "--messages", "20")
+    assert report["seeds"] == 6
+    assert report["violations"] == 0
+    assert {"events", "faults", "must_happen_missing", "simulated_seconds", "wall_seconds"} <= set(report)
+    alone = answer(capsys, "sim", "--seeds", "6", "--workers", "1", "--messages", "20")
+    assert alone["digest"] == report["digest"]
+
+
+def test_sim_with_given_knobs(capsys: pytest.CaptureFixture[str]) -> None:
+    report = answer(capsys, "sim", "5", "--properties", "capacity=3;xmit_interval=50")
+    assert report["digest"] != answer(capsys, "sim", "5")["digest"]
+
+
+def test_explore(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--receivers", "1", "--capacity", "1", "--messages", "2", "--in-flight", "2")
+    report = answer(capsys, "explore", *small)
+    assert (report["complete"], report["violations"], report["traps"]) == (True, 0, 0)
+
+
+def test_mutants(capsys: pytest.CaptureFixture[str]) -> None:
+    report = answer(capsys, "mutants", "--only", "purge at maximum", "--workers", "1")
+    assert (report["planted"], report["killed"]) == (1, 1)
+
+
+def test_config_shows_what_was_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "config", "--properties", "capacity=7")["capacity"] == 7
+
+
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    report = answer(capsys, "demo", "--messages", "200", "--seeds", "2")
+    assert (report["lost"], report["duplicated"], report["violations"]) == (0, 0, 0)
+    assert isinstance(report["repairs"], int)
+    assert report["repairs"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["sim", "5"], ["sim", "--seeds", "2"], ["config"], ["demo", "--messages", "50", "--seeds", "1"]]
+)
+def test_a_table_for_a_person(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert "━" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    program = [sys.executable, "-c", "from gapless.cli import main; main()", "config", "--json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert b"Traceback" not in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """The core has no dependency; the command line says what it lacks."""
+    hide = "import sys; sys.modules['click'] = None; from gapless.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, "config"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "gapless[cli]" in done.stderr
+    assert done.stderr.count("\n") == 1
