@@ -40,7 +40,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.sim.explore_checks import CHECKS, Failure
-from gapless.sim.explore_steps import SPENT, SUBMIT, Bags, Bounds, Frames, Position, Step
+from gapless.sim.explore_steps import MEMBER_BITS, SPENT, SUBMIT, Bags, Bounds, Frames, Position, Step
 from gapless.sim.naming import life_name
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ __all__ = ["CHECKS", "Bounds", "Counterexample", "Exploration", "Failure", "expl
 
 DELIVER, KEEP, DROP = "deliver", "deliver and keep", "drop"
 
-_MEMBER_BITS = 20
-_MEMBER_MASK = (1 << _MEMBER_BITS) - 1
+_MEMBER_MASK = (1 << MEMBER_BITS) - 1
 _RECHECK_EVERY = 8
 _REPORT_EVERY = 4096
 
@@ -134,8 +133,8 @@ class Group:
         self.positions = [
             Position(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY) for me in members
         ]
-        self._shifts = [_MEMBER_BITS * at for at in range(len(members))]
-        self._bag_shift = _MEMBER_BITS * len(members)
+        self._shifts = [MEMBER_BITS * at for at in range(len(members))]
+        self._bag_shift = MEMBER_BITS * len(members)
         self._recounted: dict[tuple[int, int, int], int] = {}
 
     def locals(self, state: int) -> list[int]:

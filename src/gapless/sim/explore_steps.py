@@ -38,6 +38,9 @@ SUBMIT = "submit"
 SPENT = -1
 """Stands for a frame that has nothing to say any more."""
 
+MEMBER_BITS = 20
+"""What the state of one member takes in the number of a state of the group."""
+
 
 class Bounds(NamedTuple):
     """How large the world of one search is: one sender, and everything else in small numbers."""
@@ -290,6 +293,7 @@ class Position:
         found = self._numbers.setdefault(local, len(self._locals))
         if found == len(self._locals):
             assert member.snapshot() == snapshot, "what is restored is what was seen"
+            assert not found >> MEMBER_BITS, "the state of a member fits its place"
             messages = self._bounds.messages
             stable = not self._sends or witness.submitted == sight.low == sight.high == messages
             self._locals.append(local)
