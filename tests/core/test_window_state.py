@@ -240,6 +240,18 @@ def test_a_snapshot_brings_everything_back(make: Maker) -> None:
         assert seqnos(copy.take()) == span(4, 20)
 
 
+def test_a_window_can_go_back_to_its_own_snapshot(make: Maker) -> None:
+    window = make()
+    add(window, 1, 2, 3, 10)
+    snapshot = window.snapshot()
+    window.take()
+    window.purge(3)
+    assert stored(window) == [10]
+    window.restore(snapshot)
+    assert stored(window) == [1, 2, 3, 10]
+    assert seqnos(window.take()) == [1, 2, 3]
+
+
 def test_a_restored_window_does_not_write_into_the_snapshot(make: Maker) -> None:
     window = make()
     window.add(run(1, 5))
