@@ -227,9 +227,11 @@ class S8(Check):
             self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {heard.delivered if heard else None}")
 
     def ack_out(self, life: Life, to: Address | None, frame: Ack) -> None:  # noqa: ARG002
-        """Remember what goes out until the deliveries of this step are known."""
-        self._said.append(frame)
-        self.judge.at_end.append(self.end)
+        """What was delivered before may be acknowledged; what is delivered only now, once that is known."""
+        heard = life.heard.get(frame.origin)
+        if heard is None or frame.seqno > heard.delivered:
+            self._said.append(frame)
+            self.judge.at_end.append(self.end)
 
     def end(self, life: Life) -> None:
         """No ack went out beyond the delivered mark."""

@@ -207,16 +207,9 @@ class Judge:
 
     def before(self, life: Life, said: Datagram | None) -> object:
         """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
-        return self.fingerprint(life) if self.unwelcome(life, said) else None
-
-    def unwelcome(self, life: Life, said: Datagram | None) -> bool:
-        """Return whether a datagram must change nothing: nonsense, another group's, or not from a member."""
-        return (
-            said is None
-            or said.group != life.member.group
-            or said.sender not in life.view_members
-            or said.sender == life.address
-        )
+        if said is None or said.sender not in life.heard or said.group != life.member.group:
+            return self.fingerprint(life)
+        return None
 
     @staticmethod
     def fingerprint(life: Life) -> object:

@@ -11,7 +11,7 @@ dropped plus what is under way. What was added is counted by the marks of the fa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Crossing
 from gapless.sim.script import Fate
@@ -39,13 +39,8 @@ class Books:
         return self.sent + self.added - self.intact - self.changed - self.dropped - self.under_way
 
 
-class Parcel(NamedTuple):
-    """A copy under way: the bytes that will arrive, the bytes that were sent, and the books of its link."""
-
-    datagram: bytes
-    sent: bytes
-    books: Books
-    mark: str
+Parcel = tuple[bytes, bytes, Books, str]
+"""A copy under way: the bytes that will arrive, the bytes that were sent, the books of its link, and its mark."""
 
 
 class Network:
@@ -82,7 +77,7 @@ class Network:
             self._note_loss(link, label, lost=not originals)
         elif label.kind in _DATA_KINDS:
             self._losing.discard(link)
-        return [(copy.delay_ns, Parcel(copy.datagram, datagram, books, copy.mark)) for copy in copies], reason, crossing
+        return [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies], reason, crossing
 
     def calm(self, now_ns: int) -> bool:
         """Return whether nothing can happen to what is sent now."""
@@ -93,7 +88,7 @@ class Network:
         books = self._open((source, target))
         books.sent += 1
         books.under_way += 1
-        return Parcel(datagram, datagram, books, INTACT)
+        return datagram, datagram, books, INTACT
 
     def _open(self, link: tuple[str, str]) -> Books:
         books = self.books.get(link)
@@ -124,19 +119,20 @@ class Network:
 
     def arrive(self, parcel: Parcel) -> None:
         """Take an arrived parcel out of the books, by what its bytes are."""
-        books = parcel.books
+        datagram, sent, books, mark = parcel
         books.under_way -= 1
-        if parcel.datagram is parcel.sent or parcel.datagram == parcel.sent:
+        if datagram is sent or datagram == sent:
             books.intact += 1
-            books.spoiled += parcel.mark in _OTHER_BYTES
+            books.spoiled += mark in _OTHER_BYTES
         else:
             books.changed += 1
-            books.spoiled += parcel.mark not in _OTHER_BYTES
+            books.spoiled += mark not in _OTHER_BYTES
 
     def drop(self, parcel: Parcel) -> None:
         """Take a parcel out of the books that reached its node and found no room or nobody there."""
-        parcel.books.under_way -= 1
-        parcel.books.dropped += 1
+        books = parcel[2]
+        books.under_way -= 1
+        books.dropped += 1
 
 
 _DATA_KINDS = ("DATA", "REPAIR")

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from multiprocessing import get_context
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -170,5 +171,6 @@ def _outcomes(run: Callable[[int], Outcome], seeds: Sequence[int], workers: int)
     if workers <= 1:
         yield from map(run, seeds)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(run, seeds, chunksize=4)

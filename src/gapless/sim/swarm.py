@@ -172,7 +172,7 @@ def _span_ns(rng: Random, config: Config) -> int:
 
 def _delay_ns(rng: Random, config: Config) -> int:
     """Draw how long a link takes: mostly well below the intervals, now and then longer than they are."""
-    most_ns = config.xmit_interval_ns // 4 if rng.random() < 0.95 else 5 * NS_PER_MS
+    most_ns = min(config.xmit_interval_ns // 4, config.tail_delay_ns // 2) if rng.random() < 0.95 else 5 * NS_PER_MS
     return min(most_ns, rng.choice((0, 50_000, NS_PER_MS, 5 * NS_PER_MS)))
 
 
@@ -193,7 +193,7 @@ def _late(rng: Random, on: tuple[str, ...], config: Config) -> LateTimers | None
 
 def _work(rng: Random, names: tuple[str, ...], messages: int, span_ns: int, config: Config) -> list[Action]:
     """Draw the sends: how many at once, how large, how patient."""
-    sizes = rng.choice(((0, 1, 10), (20, 20, 40), (0, 50, 200), (1, 30, 3 * config.max_frame_bytes)))
+    sizes = rng.choice(((0, 1, 10), (20, 20, 40), (0, 50, 200), (1, 30, 30, 30, 3 * config.max_frame_bytes)))
     most_at_once = rng.choice((1, 4, 8, 16))
     impatient = rng.choice((0.0, 0.0, 0.1, 0.5))
     actions: list[Action] = []

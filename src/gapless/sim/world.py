@@ -343,9 +343,9 @@ class World:
         host.paused = False
         while host.buffer and not host.paused:
             parcel, said = host.buffer.popleft()
-            host.buffered_bytes -= len(parcel.datagram)
+            host.buffered_bytes -= len(parcel[0])
             self.network.arrive(parcel)
-            self._receive(host, parcel.datagram, said)
+            self._receive(host, parcel[0], said)
         self._act_postponed(host)
         if host.member is not None:
             self._arm(host, host.due_ns)
@@ -390,7 +390,7 @@ class World:
         if host.member is None:
             self.network.drop(parcel)
         elif host.paused:
-            size_bytes = len(parcel.datagram)
+            size_bytes = len(parcel[0])
             if host.buffered_bytes + size_bytes > self.config.receive_buffer_bytes:
                 self.network.drop(parcel)
                 self.observer.overflowed()
@@ -399,7 +399,7 @@ class World:
                 host.buffered_bytes += size_bytes
         else:
             self.network.arrive(parcel)
-            self._receive(host, parcel.datagram, said)
+            self._receive(host, parcel[0], said)
 
     def _receive(self, host: Host, datagram: bytes, said: Datagram | None) -> None:
         member, life = host.member, host.life
@@ -515,7 +515,7 @@ class World:
             if self.tracer is not None and host.life is not None:
                 self.tracer.transmit(now_ns, host.life, crossing, len(parcels), reason)
             for delay_ns, parcel in parcels:
-                said = out if parcel.datagram is datagram else _decoded(parcel.datagram)
+                said = out if parcel[0] is datagram else _decoded(parcel[0])
                 self._push(now_ns + delay_ns, self._arrive, target, parcel, said)
 
     def _deliver(self, host: Host, ready: Ready) -> None:

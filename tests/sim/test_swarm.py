@@ -1,0 +1,139 @@
+"""The swarm: every run has a character, the sweep keeps every promise and has seen everything that must happen."""
+
+from collections import Counter
+
+import pytest
+
+from gapless.config import Config
+from gapless.sim import MUST_HAPPEN, Sweep, draw, simulate, sweep
+from gapless.sim.faults import NEVER_NS
+from gapless.sim.liveness import bounds_ns
+from gapless.sim.script import Crash, Install, Resume, Send, Start
+from gapless.sim.swarm import CHARACTERS, FAULTS
+from gapless.units import NS_PER_MS
+
+SEEDS = range(300)
+"""Fixed, so that the test is the same everywhere; fresh seeds are for the sweeps of CI."""
+
+
+def test_a_sweep_keeps_every_promise_and_sees_everything() -> None:
+    result = sweep(SEEDS, workers=2)
+    broken = [f"seed {outcome.seed}: {violation}" for outcome in result.failed for violation in outcome.violations[:1]]
+    assert broken == []
+    assert result.never_seen == []
+    assert result.seeds == len(SEEDS)
+    assert set(result.characters) == set(CHARACTERS)
+    assert {"loss", "burst", "partition", "duplicate", "delay", "clog", "crash", "pause"} <= result.faults.keys()
+
+
+# Plans
+
+
+def test_a_seed_is_one_plan() -> None:
+    first, again = draw(7), draw(7)
+    assert (first.config, first.script, first.on) == (again.config, again.script, again.on)
+    assert draw(8).script != first.script
+
+
+def test_the_seeds_cover_the_table_of_faults() -> None:
+    on = Counter(name for seed in SEEDS for name in draw(seed).on)
+    assert on.keys() == set(FAULTS)
+    assert min(on.values()) >= 20, on
+
+
+def test_the_seeds_cover_the_knobs() -> None:
+    configs = [draw(seed).config for seed in SEEDS]
+    assert {config.capacity for config in configs} == {1, 2, 3, 4, 16, 64}
+    assert {config.use_mcast_xmit for config in configs} == {"auto", "always", "never"}
+    assert {config.adaptive_grace for config in configs} == {True, False}
+    intervals_ms = {config.xmit_interval_ns // NS_PER_MS for config in configs}
+    assert min(intervals_ms) == 1
+    assert max(intervals_ms) == 5000
+    assert any(config.ack_threshold == config.capacity for config in configs)
+
+
+def test_the_standard_cell_is_four_members_with_a_hundred_messages_each() -> None:
+    sizes = Counter(
+        len({action.who for action in draw(seed).script.actions if isinstance(action, Send)}) for seed in SEEDS
+    )
+    assert set(sizes) == {2, 3, 4, 5}
+    assert sizes.most_common(1)[0][0] == 4
+    plan = draw(1, members=4)
+    sent = Counter[str]()
+    for action in plan.script.actions:
+        if isinstance(action, Send):
+            sent[action.who] += len(action.payloads)
+    assert set(sent.values()) == {100}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_life_is_left_without_the_last_view_when_the_calm_comes(seed: int) -> None:
+    plan = next(plan for at in range(seed * 100, seed * 100 + 100) if "views" in (plan := draw(at)).on)
+    alive: set[str] = set()
+    view: dict[str, Install] = {}
+    for action in plan.script.actions:
+        assert action.at_ns <= plan.script.calm_ns or not isinstance(action, (Start, Install, Crash, Resume))
+        if isinstance(action, Start):
+            alive.add(action.who)
+        elif isinstance(action, Crash):
+            alive.discard(action.who)
+        elif isinstance(action, Install):
+            assert action.number > view[action.who].number if action.who in view else True
+            view[action.who] = action
+    last = max(view.values(), key=lambda action: action.number)
+    assert set(last.members) == alive
+    assert all(view[name].number == last.number for name in alive)
+
+
+def test_calm_runs_have_no_faults_and_loss_runs_only_losses() -> None:
+    calm, loss = draw(1, character="calm"), draw(1, character="loss")
+    assert calm.faults == []
+    assert {fault.name for fault in loss.faults} <= {"loss", "burst"}
+    assert calm.script.only_loss
+    assert loss.script.only_loss
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_calm_runs_are_free_of_naks_and_repairs(seed: int) -> None:
+    outcome = simulate(seed, character="calm", messages=30)
+    assert outcome.ok, outcome.violations
+    assert outcome.repairs == 0
+
+
+# Bounds
+
+
+def test_the_bounds_are_three_intervals_and_four_delays() -> None:
+    config = Config.make(xmit_interval="100ms", ack_delay="10ms", capacity=16)
+    first_ns, second_ns = bounds_ns(config, NS_PER_MS)
+    assert first_ns == 3 * 106 * NS_PER_MS + 4 * NS_PER_MS
+    assert second_ns == first_ns + 106 * NS_PER_MS + 10_600_000 + 2 * NS_PER_MS
+
+
+def test_small_requests_and_small_budgets_take_more_rounds() -> None:
+    config = Config.make(xmit_interval="100ms", capacity=16, max_xmit_req_size=4)
+    assert bounds_ns(config, 0)[0] == (2 + 4) * 106 * NS_PER_MS
+    config = Config.make(xmit_interval="100ms", capacity=16, repair_budget_bytes="1400B")
+    assert bounds_ns(config, 0)[0] > 20 * 106 * NS_PER_MS
+
+
+# Sweeps
+
+
+def test_a_sweep_adds_up() -> None:
+    outcomes = [simulate(seed, messages=5) for seed in range(3)]
+    result = Sweep()
+    for outcome in outcomes:
+        result.add(outcome)
+    assert result.seeds == 3
+    assert result.events == sum(outcome.events for outcome in outcomes)
+    assert result.failed == []
+    seen = set().union(*(outcome.seen for outcome in outcomes))
+    assert result.never_seen == [what for what in MUST_HAPPEN if what not in seen]
+
+
+def test_progress_is_told() -> None:
+    told: list[int] = []
+    sweep(range(2), messages=2, progress=told.append)
+    assert told == [1, 2]
+    assert NEVER_NS > 10**18
