@@ -10,6 +10,7 @@ from gapless.core.repairs import _Done
 from gapless.identity import Address, View
 from gapless.run import Run
 from gapless.sim.checkers import CHECKS
+from gapless.sim.judge import SAMPLE_STEPS
 from gapless.sim.network import Books
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
@@ -137,9 +138,24 @@ def test_s7_a_mark_that_goes_back() -> None:
     assert "S7" in court.broken
 
 
+def test_s7_an_ack_that_goes_back() -> None:
+    court = heard_two()
+    court.lives[A].stream.acks[B] = 2
+    court.lives[A].member.outbound.acks._acks[B] = 1
+    court.forge(A, cause="receive", said=Datagram(GROUP, B, (Ack(A, 0, 1000),)))
+    assert court.broken == {"S7"}
+
+
 def test_s7_a_trace_that_says_otherwise() -> None:
     court = heard_two()
     court.forge(B, rows=(Step("STATE", A, low=2, delivered=2, high=3),))
+    assert court.broken == {"S7"}
+
+
+def test_s7_a_trace_that_is_silent() -> None:
+    court = heard_two()
+    court.judge.steps = SAMPLE_STEPS - 1
+    court.forge(B, Ack(A, 2, 1000), to=A)
     assert court.broken == {"S7"}
 
 
@@ -195,9 +211,9 @@ def test_s9_a_loss_at_one_who_counts() -> None:
 # Repairs, naks, acceptance
 
 
-def waiting_for_one() -> Court:
+def waiting_for_one(use_mcast_xmit: str = "auto") -> Court:
     """Return a court in which ``a`` has sent two messages one by one, and ``b`` has only the second."""
-    court = Court()
+    court = Court(use_mcast_xmit=use_mcast_xmit)
     court.send(A, b"one")
     court.receive(B, court.send(A, b"two"))
     court.now_ns += NS_PER_S
@@ -223,6 +239,14 @@ def test_s10_a_repair_with_other_bytes() -> None:
     court = waiting_for_one()
     forged = Data(run_of(A, 1, b"eno"), repair=True)
     court.forge(A, forged, to=B, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, B),))
+    assert court.broken == {"S10"}
+
+
+@pytest.mark.parametrize(("rule", "to"), [("always", B), ("never", None)])
+def test_s10_a_repair_to_others_than_it_should_go_to(rule: str, to: Address | None) -> None:
+    court = waiting_for_one(use_mcast_xmit=rule)
+    honest = Data(run_of(A, 1, b"one"), repair=True)
+    court.forge(A, honest, to=to, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, to),))
     assert court.broken == {"S10"}
 
 
@@ -336,6 +360,14 @@ def test_s14_a_table_that_grows() -> None:
     recent += [_Done(1, 1, B, 0)] * 17
     check = next(check for check in court.judge.checks if check.name == "S14")
     court.judge.life = court.lives[A]
+    check.measure(court.lives[A])  # type: ignore[attr-defined]
+    assert court.broken == {"S14"}
+
+
+def test_s14_books_that_do_not_add_up() -> None:
+    court = heard_two()
+    court.lives[A].member.outbound.window.stored_bytes += 1
+    check = next(check for check in court.judge.checks if check.name == "S14")
     check.measure(court.lives[A])  # type: ignore[attr-defined]
     assert court.broken == {"S14"}
 

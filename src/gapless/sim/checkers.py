@@ -10,6 +10,7 @@ needs an exhaustive search.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import Accepted, Lost, Started
@@ -17,12 +18,15 @@ from gapless.run import BEGIN, END, NOT_BACK, PIECE
 from gapless.sim.exchange import S10, S11, S12
 from gapless.sim.judge import Check, Judge
 from gapless.sim.liveness import L1, L2, L3, L4, S16
+from gapless.sim.naming import kind_of
+from gapless.wire import Nak
 from gapless.wire.codec import REASONS
 
 if TYPE_CHECKING:
     from gapless.core.ready import Delivery, Event, Ready, Step
     from gapless.core.window import Window
     from gapless.identity import Address, View
+    from gapless.sim.judge import Outgoing
     from gapless.sim.model import Heard, Life
     from gapless.wire import Ack, Data, Datagram, Gone, Tail
 
@@ -165,9 +169,15 @@ class S6(Check):
 
 
 class S7(Check):
-    """Marks: low <= delivered <= high, none ever goes down; the trace shows them as they are."""
+    """Marks: low <= delivered <= high; none of them and no ack ever goes down; the trace shows them as they are."""
 
     name = "S7"
+
+    def ack_in(self, life: Life, sender: Address, frame: Ack) -> None:  # noqa: ARG002
+        """The entry of the ack table is at least what it was before."""
+        acks, before = life.member.outbound.acks, life.stream.acks.get(sender, 0)
+        if sender in acks and acks[sender] < before:
+            self.fail(f"the ack of {sender} fell from {before} to {acks[sender]}")
 
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """Compare the marks of another's stream with those before."""
@@ -184,6 +194,18 @@ class S7(Check):
         window = member.outbound.window if stream is None else stream.window
         if window is None or (window.low, window.delivered, window.high) != (row.low, row.delivered, row.high):
             self.fail(f"the trace says {row.low}, {row.delivered}, {row.high} for {origin}, the window does not")
+
+    def sampled(self, life: Life, ready: Ready, outgoing: Outgoing) -> None:  # noqa: ARG002
+        """The trace tells of every frame that goes out, and of no other."""
+        said: Counter[str] = Counter()
+        for _, out in outgoing:
+            for frame in out.frames:
+                kind = kind_of(frame)
+                said[kind] += len(frame.ranges) if isinstance(frame, Nak) else 1
+        traced = Counter(row.event for row in ready.trace)
+        for kind, event in _TRACED:
+            if said[kind] != traced[event]:
+                self.fail(f"{said[kind]} {kind} went out, the trace tells of {traced[event]}")
 
     def close(self) -> None:
         """No mark has moved without a reason, when nobody looked."""
@@ -207,6 +229,17 @@ class S7(Check):
             self.fail(f"marks {which} went back from {tuple(before)} to {(low, delivered, high)}")
         if not low <= delivered <= high:
             self.fail(f"marks {which} are out of order: {(low, delivered, high)}")
+
+
+_TRACED = (
+    ("DATA", "SEND"),
+    ("REPAIR", "REPAIR"),
+    ("ACK", "ACK_OUT"),
+    ("NAK", "NAK_OUT"),
+    ("GONE", "GONE_OUT"),
+    ("TAIL", "TAIL_OUT"),
+)
+"""How the trace calls what goes out."""
 
 
 class S8(Check):
@@ -310,7 +343,7 @@ class S13(Check):
 
 
 class S14(Check):
-    """Memory: everything a member keeps is bounded by members and capacity."""
+    """Memory: everything a member keeps is bounded by members and capacity, and its books add up."""
 
     name = "S14"
     every_moves = 16
@@ -346,6 +379,10 @@ class S14(Check):
         for what, (size, most) in sizes.items():
             if size > most:
                 self.fail(f"{size} {what}, at most {most} are allowed")
+        try:
+            member.check_invariants()
+        except AssertionError as wrong:
+            self.fail(f"{life.name} contradicts its own law: {wrong}")
 
 
 class S15(Check):

@@ -86,13 +86,6 @@ MUTANTS = (
         "            self.stored_bytes -= runs[at].size_bytes\n",
         "",
     ),
-    Mutant(
-        "delivered again",
-        "what was delivered is taken again when it comes again",
-        "gapless.core.window:Window._add_between",
-        "max(run.first, self.low + 1)",
-        "run.first",
-    ),
     # Acks
     Mutant(
         "purge at maximum",
@@ -185,6 +178,13 @@ MUTANTS = (
         "gapless.core.outbound:Outbound.announce",
         "self._tail_ns = context.now_ns + self._tail_interval_ns",
         "self._tail_ns = None",
+    ),
+    Mutant(
+        "tail too short",
+        "the announcement names what is purged as the end",
+        "gapless.core.outbound:Outbound.announce",
+        "Tail(self.me, self.window.low, self.window.high, None)",
+        "Tail(self.me, self.window.low, self.window.low, None)",
     ),
     # Repairs
     Mutant(
