@@ -90,7 +90,8 @@ class S10(Check):
         for seqno in seqnos:
             stream.repaired.setdefault(seqno, []).append((to, now_ns))
         stream.repaired_bytes.append((now_ns, run.size_bytes))
-        if to is not None and to != self._peer:
+        only = {"always": None, "never": self._peer}.get(self.config.use_mcast_xmit, to)
+        if to not in {None, self._peer} or to != only:
             self.fail(f"{run} is repaired to {to}, but {self._peer} asked")
 
     def end(self, life: Life) -> None:

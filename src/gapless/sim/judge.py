@@ -49,6 +49,9 @@ EVENTS = (
 )
 """Every event that a member writes into its trace."""
 
+SAMPLE_STEPS = 8
+"""What costs too much at every step is looked at once in so many."""
+
 MOST_VIOLATIONS = 20
 """A run that is this broken says nothing new any more; the judge stops counting."""
 
@@ -94,8 +97,8 @@ class Check:
     ``data_in``, ``ack_in``, ``nak_in``, ``tail_in``, ``gone_in``, ``row_x`` for trace rows of event ``X``,
     ``data_out``, ``ack_out``, ``nak_out``, ``tail_out``, ``gone_out``, ``event``, ``delivered``, ``moved`` for each
     stream of another whose marks may have moved, ``own_moved`` if those of the own stream have, and whatever was put
-    into ``judge.at_end``. Beside the steps: ``timed`` when a time has come that was given to ``judge.look_at``,
-    ``view`` before a view is installed, ``close`` when the run is over.
+    into ``judge.at_end``; of every so many steps ``sampled`` sees the whole. Beside the steps: ``timed`` when a time
+    has come that was given to ``judge.look_at``, ``view`` before a view is installed, ``close`` when the run is over.
     """
 
     name = ""
@@ -160,6 +163,7 @@ class Judge:
         self._timed = self._hooks("timed")
         self._view = self._hooks("view")
         self._close = self._hooks("close")
+        self._sampled = self._hooks("sampled")
 
     def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
         return tuple(getattr(check, hook) for check in self.checks if hasattr(check, hook))
@@ -235,15 +239,7 @@ class Judge:
         self.expected = NOTHING
         moved: Iterable[Address] = ()
         if cause == "receive":
-            self.last_arrival_ns = t_ns
-            if before is not None:
-                for hook in self._refused:
-                    hook(life, said, before, ready)
-            elif said is not None:
-                moved = (said.sender,)
-                heard = life.heard[said.sender]
-                for frame in said.frames:
-                    _INCOMING[type(frame)](self, life, heard, said.sender, frame)
+            moved = self._hear(life, said, before, ready)
         elif cause in _MOVES_ANY:
             moved = life.heard
         if ready.events:
@@ -259,6 +255,22 @@ class Judge:
             for hook in self._event:
                 hook(life, event)
         self._look_at_results(life, ready, moved)
+        if self.steps % SAMPLE_STEPS == 0:
+            for hook in self._sampled:
+                hook(life, ready, outgoing)
+
+    def _hear(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> tuple[Address, ...]:
+        """Look at and learn what came in; return whose stream may have moved by it."""
+        self.last_arrival_ns = self.t_ns
+        if before is not None or said is None:
+            for hook in self._refused:
+                hook(life, said, before, ready)
+            return ()
+        sender = said.sender
+        heard = life.heard[sender]
+        for frame in said.frames:
+            _INCOMING[type(frame)](self, life, heard, sender, frame)
+        return (sender,)
 
     def _look_at_results(self, life: Life, ready: Ready, moved: Iterable[Address]) -> None:
         for delivery in ready.deliveries:
