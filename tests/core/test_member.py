@@ -401,6 +401,23 @@ def test_a_fresh_gap_does_not_wait_for_one_that_backs_off() -> None:
     assert [sent.frame for sent in asked] == [Nak(A, ((4, 4),))]
 
 
+def test_a_duplicate_teaches_nothing_about_the_round_trip() -> None:
+    """Its second copy comes at any time; only what was really missing is an answer."""
+    group = Group(2)
+    group.receive("b", A, data(A, 1), data(A, 3), data(A, 6))
+    group.run_for(8 * MS)
+    assert group.frames(Nak, "b") == [Nak(A, ((2, 2), (4, 5)))]
+    trip = group["b"].inbound[A].gaps.round_trip
+    first = data(A, 2, repair=True)
+    group.receive("b", A, first)
+    learnt = (trip.smoothed_ns, trip.deviation_ns, trip.late_ns)
+    assert trip.smoothed_ns < group.config.initial_round_trip_ns
+    group.run_for(5 * MS)
+    group.receive("b", A, first)
+    group.receive("b", A, data(A, 2))
+    assert (trip.smoothed_ns, trip.deviation_ns, trip.late_ns) == learnt
+
+
 # Whole groups
 
 

@@ -240,7 +240,7 @@ def test_an_address_that_the_wire_cannot_say_is_refused(me: Address, group_id: i
 
 def test_a_snapshot_goes_on_like_the_original() -> None:
     """Credit, own pieces, gaps, owed acks and waiting sends included: the rest of the story is the same."""
-    config: dict[str, Any] = {"capacity": 3, "max_unconsumed": 2, "max_frame_bytes": 256}
+    config: dict[str, Any] = {"capacity": 3, "max_unconsumed": 3, "max_frame_bytes": 256}
 
     def story(group: Group) -> list[bytes]:
         for _ in range(60):
@@ -255,6 +255,7 @@ def test_a_snapshot_goes_on_like_the_original() -> None:
     group.receive("a", B, data(B, 1), data(B, 3))
     group.send("a", b"own", b"x" * 2000, b"last")
     group.receive("a", B, Ack(A, 2, 1 << 20))
+    assert group["a"]._own_pieces._parts, "a message is under way in pieces"
     handed = group.messages("a", "a") + group.messages("a", "b")
     copy["a"].restore(group["a"].snapshot())
     copy["a"].check_invariants()
