@@ -23,7 +23,7 @@ from gapless.sim.patterns import Rule
 from gapless.sim.script import Cancel, Crash, Install, Pause, Read, Resume, Script, Send, Start, opening
 from gapless.sim.story import Teller
 from gapless.sim.world import World
-from gapless.units import format_duration, parse_duration
+from gapless.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,10 +75,10 @@ class Node:
         return {life_name(origin): marks for origin, marks in self.member.digest().items()}
 
     def send(
-        self, *payloads: bytes, wait: bool = True, timeout: str | int | None = None, loopback: bool | None = None
+        self, *payloads: bytes, wait: bool = True, timeout: str | None = None, loopback: bool | None = None
     ) -> int:
         """Send messages to the group; return the number of this send, from 1."""
-        timeout_ns = None if timeout is None else _ns(timeout)
+        timeout_ns = None if timeout is None else parse_duration(timeout)
         self.group.world.act(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback))
         return len(self._host.ticket_of)
 
@@ -86,9 +86,9 @@ class Node:
         """Cancel the ``nth`` send of this life."""
         self.group.world.act(Cancel(self.group.now_ns, self.life, nth))
 
-    def reads(self, per_message: str | int) -> None:
+    def reads(self, per_message: str) -> None:
         """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
-        self.group.world.act(Read(self.group.now_ns, self.life, _ns(per_message)))
+        self.group.world.act(Read(self.group.now_ns, self.life, parse_duration(per_message)))
 
 
 class _Rules:
@@ -115,14 +115,14 @@ class Group:
         self,
         members: int | str = 3,
         *,
-        delay: str | int = "1ms",
+        delay: str = "1ms",
         seed: int = 0,
         config: Config | None = None,
         **knobs: object,
     ) -> None:
         names = members.split() if isinstance(members, str) else [node_name(at + 1) for at in range(members)]
         self.config = (config or Config()).replace(**knobs)
-        script = Script(seed, _ns(delay), NEVER_NS, actions=opening(tuple(names)))
+        script = Script(seed, parse_duration(delay), NEVER_NS, actions=opening(tuple(names)))
         self._rules = _Rules()
         self.world = World(self.config, script, faults=[self._rules], record=True, keep=True)
         self._teller = Teller(script)
@@ -159,17 +159,17 @@ class Group:
         """The time of the group."""
         return self.world.now_ns
 
-    def run_for(self, duration: str | int) -> None:
+    def run_for(self, duration: str) -> None:
         """Let time pass."""
-        self.world.run_until(self.now_ns + _ns(duration))
+        self.world.run_until(self.now_ns + parse_duration(duration))
         self.verify()
 
-    def settle(self, within: str | int = PATIENCE) -> None:
+    def settle(self, within: str = PATIENCE) -> None:
         """Run until every message is delivered and acknowledged everywhere; fail if that takes too long."""
-        settled = self.world.settle(self.now_ns + _ns(within))
+        settled = self.world.settle(self.now_ns + parse_duration(within))
         self.verify()
         if not settled:
-            raise AssertionError(f"the group did not settle within {_shown(within)}\n{self.diagram()}")
+            raise AssertionError(f"the group did not settle within {within}\n{self.diagram()}")
         unused = [rule.text for rule in self._rules.faults if isinstance(rule, Rule) and rule.unused]
         if unused:
             raise AssertionError(f"no frame was like {', '.join(map(repr, unused))}\n{self.diagram()}")
@@ -180,19 +180,19 @@ class Group:
         """Lose the next frame that fits the pattern (or the next ``times``, or with None all)."""
         self._rules.faults.append(Rule("drop", frames, lambda _: [], times))
 
-    def duplicate(self, frames: str, after: str | int = 0, times: int | None = 1) -> None:
+    def duplicate(self, frames: str, after: str = "0s", times: int | None = 1) -> None:
         """Let a frame arrive a second time, ``after`` the first."""
-        after_ns = _ns(after)
+        after_ns = parse_duration(after)
         self._rules.faults.append(Rule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times))
 
-    def delay(self, frames: str, by: str | int, times: int | None = 1) -> None:
+    def delay(self, frames: str, by: str, times: int | None = 1) -> None:
         """Let a frame take longer than others."""
-        by_ns = _ns(by)
+        by_ns = parse_duration(by)
         self._rules.faults.append(Rule("delay", frames, lambda copies: _delayed(copies, by_ns), times))
 
-    def hold(self, frames: str, until: str | int) -> None:
+    def hold(self, frames: str, until: str) -> None:
         """Hold a frame until a point in the group's time."""
-        until_ns = _ns(until)
+        until_ns = parse_duration(until)
         self._rules.faults.append(Rule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns)))
 
     def partition(self, *side: str, symmetric: bool = True) -> None:
@@ -280,14 +280,6 @@ class Group:
     def script(self) -> Script:
         """Return the script of what the network did, to be played again or written into a scenario."""
         return self.world.recorded()
-
-
-def _ns(duration: str | int) -> int:
-    return duration if isinstance(duration, int) else parse_duration(duration)
-
-
-def _shown(duration: str | int) -> str:
-    return duration if isinstance(duration, str) else format_duration(duration)
 
 
 def _doubled(copies: list[Copy], after_ns: int) -> list[Copy]:
