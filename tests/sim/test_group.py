@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gapless.core.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
-from gapless.sim import Group
+from gapless.sim import Group, World
 from gapless.sim.patterns import Pattern
 
 Make = Callable[..., Group]
@@ -410,6 +410,22 @@ def test_a_broken_promise_fails_with_the_diagram() -> None:
     group.world.judge.report("S1", "planted")
     with pytest.raises(AssertionError, match=r"S1 at(.|\n)*DATA a1"):
         group.settle()
+
+
+def test_a_story_is_a_script_that_can_be_played_again(gapless_group: Make, gapless_world: Callable[..., World]) -> None:
+    group = gapless_group(3, capacity=2)
+    group.drop("DATA 2 a->b")
+    group.a.send(*numbered(5))
+    group.run_for("30ms")
+    group.pause("c")
+    group.b.send(b"hello")
+    group.run_for("30ms")
+    group.resume("c")
+    group.restart("b")
+    group.settle()
+    world = gapless_world(group.config, group.script(), keep=True)
+    world.run()
+    assert {name: host.received for name, host in world.hosts.items()} == {node.name: node.received for node in group}
 
 
 def test_a_rule_that_never_strikes_is_an_error_of_the_test(gapless_group: Make) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gapless.sim.faults import Crossing, Fault
     from gapless.sim.hosts import Host
     from gapless.sim.judge import Violation
+    from gapless.sim.script import Action
 
 PATIENCE = "60s"
 """How long a group may take to settle, in its own time."""
@@ -79,16 +80,16 @@ class Node:
     ) -> int:
         """Send messages to the group; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
-        self.group.world.act(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback))
+        self.group._do(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback))
         return len(self._host.ticket_of)
 
     def cancel(self, nth: int) -> None:
         """Cancel the ``nth`` send of this life."""
-        self.group.world.act(Cancel(self.group.now_ns, self.life, nth))
+        self.group._do(Cancel(self.group.now_ns, self.life, nth))
 
     def reads(self, per_message: str) -> None:
         """From now on the application takes this long for each message; this needs a ``max_unconsumed``."""
-        self.group.world.act(Read(self.group.now_ns, self.life, parse_duration(per_message)))
+        self.group._do(Read(self.group.now_ns, self.life, parse_duration(per_message)))
 
 
 class _Rules:
@@ -152,6 +153,11 @@ class Group:
     def _on_ready(self, host: Host, ready: Ready) -> None:
         self._nodes[host.name].events += ready.events
 
+    def _do(self, action: Action) -> None:
+        """Let something happen now, and keep it for the script."""
+        self.world.script.actions.append(action)
+        self.world.act(action)
+
     # Time
 
     @property
@@ -209,17 +215,17 @@ class Group:
 
     def pause(self, name: str) -> None:
         """Let a member stand still: it neither receives nor ticks."""
-        self.world.act(Pause(self.now_ns, self[name].life))
+        self._do(Pause(self.now_ns, self[name].life))
 
     def resume(self, name: str) -> None:
         """Let a member go on."""
-        self.world.act(Resume(self.now_ns, self[name].life))
+        self._do(Resume(self.now_ns, self[name].life))
 
     # Members
 
     def crash(self, name: str) -> None:
         """End a life without a word; the others do not know before a view says so."""
-        self.world.act(Crash(self.now_ns, self[name].life))
+        self._do(Crash(self.now_ns, self[name].life))
 
     def expel(self, name: str) -> None:
         """Give the others a view without this member, whether it lives or not."""
@@ -251,14 +257,14 @@ class Group:
         if node not in self._nodes:
             self._nodes[node] = Node(self, node)
             self._teller.nodes.append(node)
-        self.world.act(Start(self.now_ns, life))
+        self._do(Start(self.now_ns, life))
         self._members.append(life)
         self._install_everywhere()
 
     def _install_everywhere(self) -> None:
         self._view += 1
         for life in self._members:
-            self.world.act(Install(self.now_ns, life, self._view, tuple(self._members)))
+            self._do(Install(self.now_ns, life, self._view, tuple(self._members)))
 
     # What came of it
 
@@ -278,8 +284,10 @@ class Group:
         return "\n".join(self._teller.lines())
 
     def script(self) -> Script:
-        """Return the script of what the network did, to be played again or written into a scenario."""
-        return self.world.recorded()
+        """Return the script of what happened so far, to be played again by a world or kept as a scenario."""
+        script = self.world.recorded()
+        script.calm_ns = self.now_ns
+        return script
 
 
 def _doubled(copies: list[Copy], after_ns: int) -> list[Copy]:
