@@ -345,6 +345,8 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("count", "as many messages as can be said", raw(raw_data(count=0xFFFF))),
     ("seqno", "a run that starts at zero", raw(raw_data(first=0))),
     ("seqno", "a run beyond the largest seqno", raw(raw_data(first=SEQNO_MAX, lengths=(0, 1)))),
+    ("seqno", "a run that ends beyond it", raw(raw_data(first=SEQNO_MAX - 1, lengths=(0, 0, 1)))),
+    ("seqno", "a long run that ends beyond it", raw(raw_data(SEQNO_MAX - 29_998, [0] * 30_000, b""))),
     ("seqno", "a run at the end of 64 bits", raw(raw_data(first=U64_MAX))),
     ("seqno", "an ACK beyond the largest seqno", raw(raw_frame(2, pack("<QI", SEQNO_MAX + 1, 0)))),
     ("seqno", "a GONE beyond the largest seqno", raw(raw_frame(4, pack("<Q", SEQNO_MAX + 1)))),

@@ -41,6 +41,8 @@ UNICAST_KINDS = range(0x20, 0x30)
 
 SEQNO_MAX = 2**63 - 1
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
+_SAFE_SEQNO = SEQNO_MAX - 0xFFFF
+"""A run that starts below this ends within the largest seqno, whatever its count."""
 DATAGRAM_MAX_BYTES = 65507
 """The largest datagram that UDP over IPv4 carries."""
 
@@ -233,7 +235,8 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     repair = flags >= REPAIR
     flags &= ~REPAIR
-    _check_run(first, count, flags)
+    if flags or not 0 < first < _SAFE_SEQNO:
+        _check_run(first, count, flags)
     run = Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
     return _make(Data, (run, repair))
 
