@@ -43,7 +43,8 @@ def shrink(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Shrink the failing run of SEED to a scenario file, and show it.
 
-    The options that say what is run are those of "gapless sim". The scenario is written to the folder of -o
+    The options that say what is run are those of "gapless sim". With --mutant and no SEED the seeds are tried until the
+    bug shows. The scenario is written to the folder of -o
     (tests/scenarios if it is not given) under the name of the check that fails, or of the planted bug. Exits with 1 if
     the seed fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to shrink.
     """
@@ -51,25 +52,42 @@ def shrink(  # noqa: PLR0917 - one parameter per option
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
         return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
-    if seed is None:
-        raise click.UsageError("name the SEED to shrink, or give --all-mutants")
     from gapless.sim.mutants import named
     from gapless.sim.shrink import Origin
 
+    bug = named(mutant).name if mutant else ""
+    if seed is None and bug:
+        return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
+    if seed is None:
+        raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
     config = read_config(profile, config_file, properties)
     given = config_file is not None or properties is not None or profile is not None
     origin = Origin(seed, messages, members, config if given else None)
-    return _shrink_one(origin, named(mutant).name if mutant else "", folder or Path("tests/scenarios"), as_json)
+    return _shrink_seed(origin, bug, folder or Path("tests/scenarios"), as_json)
 
 
-def _shrink_one(origin: Origin, bug: str, folder: Path, as_json: bool) -> int:
+def _shrink_seed(origin: Origin, bug: str, folder: Path, as_json: bool) -> int:
     from gapless.sim.shrink import MOST_TRIES, shrink_seed
 
     with progress_bar("replays", MOST_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
         found = shrink_seed(origin, bug=bug, progress=done)
     if found is None:
         raise click.UsageError(f"seed {origin.seed} does not fail, so there is nothing to shrink")
-    path = _write(found, folder)
+    return _tell(found, folder, as_json)
+
+
+def _shrink_bug(bug: str, folder: Path, as_json: bool) -> int:
+    from gapless.sim.shrink import shrink_bug
+
+    with progress_bar("seeds", None, quiet=as_json or not sys.stderr.isatty()) as done:
+        found = shrink_bug(bug, progress=done)
+    if found is None:
+        raise click.UsageError(f"no seed fails because of {bug!r}, so there is nothing to shrink")
+    return _tell(found, folder, as_json)
+
+
+def _tell(found: Shrunk, folder: Path, as_json: bool) -> int:
+    bug, path = found.scenario.bug, _write(found, folder)
     if as_json:
         print_json({"file": str(path), **found.as_dict()})
     else:

@@ -163,9 +163,7 @@ def play(scenario: Scenario, *, bug: str | None = None) -> Outcome:
         except LocalProtocolError as error:
             raise ScenarioError(f"the script cannot be played: {error}") from error
     violations = stage.judge.violations
-    # After a broken promise nothing surprises any more; what is due, though, shows only when time has passed.
-    until_ns = violations[0].t_ns if violations and violations[0].check.startswith("S") else None
-    lines = [*stage.teller.lines(until_ns), *show_marks(stage), *_idle(stage), *show_verdict(violations)]
+    lines = [*stage.teller.lines(), *show_marks(stage), *_idle(stage), *show_verdict(violations)]
     return Outcome(tuple(lines), tuple(violations))
 
 

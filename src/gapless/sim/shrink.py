@@ -23,7 +23,7 @@ from gapless.sim.checkers import CHECKS
 from gapless.sim.run import world_of
 from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head, show_knobs
 from gapless.sim.script import Crash, Install, Mark, Pause, Resume, Script, Send, Start
-from gapless.sim.story import LONGEST_EVENTS
+from gapless.sim.story import LONGEST_EVENTS, look_closely
 from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.tracing import Tracer
 from gapless.sim.world import World
@@ -180,6 +180,7 @@ class Replay(World):
         checks = tuple(check for check in CHECKS if not wanted or check.name == wanted)
         super().__init__(case.config, case.script, checks=checks)
         self.tracer = self.strikes = _Strikes()
+        look_closely(self)
         self.wanted = wanted
 
     def step(self) -> bool:
@@ -275,8 +276,10 @@ class Search:
 
     def attempt(self, candidate: Case) -> bool:
         """Make ``candidate`` the smallest case if it is smaller and still fails; return whether it is."""
+        if self.spent:
+            return False
         weight = candidate.weight()
-        if self.spent or weight >= self._weight or weight.text in self._known:
+        if weight >= self._weight or weight.text in self._known:
             return False
         self._known.add(weight.text)
         self.tries += 1
@@ -323,7 +326,8 @@ def shrink(
     while before != search.case and not search.spent:
         before = search.case
         for simplify in PASSES:
-            simplify(search)
+            if not search.spent:
+                simplify(search)
     return search
 
 
@@ -445,11 +449,15 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 """Messages of each member, and how many seeds are tried with so many: small runs first."""
 
 
-def shrink_bug(bug: str, *, attempts: int = 3) -> Shrunk | None:
+def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None) -> Shrunk | None:
     """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
+    tried = 0
     for messages, seeds in _HUNT:
         found: list[Shrunk] = []
         for seed in range(seeds):
+            tried += 1
+            if progress is not None:
+                progress(tried)
             try:
                 shrunk = shrink_seed(Origin(seed, messages), bug=bug)
             except NotReproducedError:

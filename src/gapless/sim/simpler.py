@@ -184,13 +184,24 @@ def _merged(actions: list[Action], at: int) -> list[Action] | None:
 
 def cut_sends(search: Search) -> None:
     """Take out single messages, and the odd options of sends."""
-    for at, action in enumerate(search.script.actions):
+    at = 0
+    while at < len(search.script.actions):
+        before = len(search.script.actions)
+        action = search.script.actions[at]
         if isinstance(action, Send):
-            if len(action.payloads) > 1:
-                search.minimise(action.payloads, lambda left, n=at: _with_payloads(search, n, left))  # type: ignore[misc]
-            _attempt_first(search, (_with_send(search, at, plain) for plain in _plainer_sends(_send_at(search, at))))
+            _cut_send(search, at, action)
         elif isinstance(action, Cancel):
             _attempt_first(search, (_replaced_cancel(search, at, nth) for nth in range(1, action.nth)))
+        # A send that lost its last message is gone, and the next action stands in its place.
+        at += len(search.script.actions) == before
+
+
+def _cut_send(search: Search, at: int, send: Send) -> None:
+    before = len(search.script.actions)
+    if len(send.payloads) > 1:
+        search.minimise(send.payloads, lambda left: _with_payloads(search, at, left))
+    if len(search.script.actions) == before:
+        _attempt_first(search, (_with_send(search, at, plain) for plain in _plainer_sends(_send_at(search, at))))
 
 
 def _replaced_cancel(search: Search, at: int, nth: int) -> Case:
