@@ -229,7 +229,7 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
 
 
 def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
-    """N4-29, A-04, P-03, S-60: the view purges what the others have, and what waits is sent in the new view."""
+    """N4-29, A-04, P-03: the view purges what the others have, and what waits is sent in the new view."""
     group = Group(3, capacity=4)
     group.lose(to="c")
     group.send("a", *numbers(1, 4))
@@ -463,7 +463,7 @@ def test_s34_all_members_deliver_all_streams_in_order(loss: float, copies: int, 
 
 
 def test_l4_without_faults_there_are_neither_naks_nor_repairs() -> None:
-    """L4, N7 effect of N4-15: and a frame is sent once."""
+    """L4, N4-15."""
     group = Group(3, capacity=16)
     for seqno in range(1, 101):
         for name in "abc":

@@ -238,7 +238,7 @@ def test_a_view_that_arrives_late_at_one_member() -> None:
 
 
 def test_p01_a_stream_that_has_delivered_is_told_of_its_loss() -> None:
-    """P-01, S-11: exactly what is missing, in an event; what follows is delivered."""
+    """P-01: exactly what is missing, in an event; what follows is delivered."""
     group = Group(2)
     group.receive("b", A, data(A, 1), data(A, 7))
     ready = group.receive("b", A, Gone(A, 4))
