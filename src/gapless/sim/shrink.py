@@ -22,7 +22,7 @@ from gapless.errors import GaplessError, LocalProtocolError
 from gapless.sim.checkers import CHECKS
 from gapless.sim.run import world_of
 from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head, show_knobs
-from gapless.sim.script import Crash, Install, Mark, Pause, Resume, Script, Send, Start
+from gapless.sim.script import ZERO, Crash, Install, Mark, Pause, Resume, Script, Send, Start
 from gapless.sim.story import LONGEST_EVENTS, look_closely
 from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.tracing import Tracer
@@ -131,6 +131,9 @@ def _membership_is_sound(actions: list[Action]) -> bool:
                 return False
         elif not isinstance(action, Mark) and action.who not in started:
             return False
+    if any(action.digest == ZERO and action.number != min(lists) for action in actions if isinstance(action, Install)):
+        # Only a group that has just begun has streams that all start at zero.
+        return False
     living, last = set(alive.values()), max(lists, default=0)
     told = all(views.get(name) == last for name in living)
     return told and living == set(lists.get(last, ())) and not paused & living
