@@ -7,7 +7,7 @@ import pytest
 
 from gapless.core.ready import Accepted, Discarded, Lost, Started, ViewInstalled
 from gapless.identity import Address, Marks, View
-from gapless.run import BEGIN, END, PIECE
+from gapless.run import BEGIN, END, PIECE, Run
 from gapless.wire.frames import Ack, Data, Frame, Gone, Nak, Tail
 from tests.core.driver import MS, SECOND, A, B, C, D, Group, data, frames
 
@@ -96,7 +96,7 @@ def test_what_comes_before_the_start_is_kept_and_delivered() -> None:
     group.receive("b", A, data(A, 8, b"8", b"9"))
     group.receive("b", A, data(A, 6))
     assert group.messages("b", "a") == []
-    group.receive("b", A, Tail(A, 6, 9, 6))
+    group.receive("b", A, Tail(A, 6, 9, 6, 1))
     group.receive("b", A, data(A, 7))
     assert group.messages("b", "a") == numbers(7, 9)
     assert group["b"].counters["dropped.old"] == 1
@@ -111,7 +111,7 @@ def test_what_comes_before_the_start_is_bounded(size: int) -> None:
         group.receive("b", A, data(A, seqno))
     assert group["b"].counters["dropped.early"] == 10 - size
     assert len(group["b"].inbound[A]._early) == size
-    group.receive("b", A, Tail(A, 0, 10, 0))
+    group.receive("b", A, Tail(A, 0, 10, 0, 1))
     assert group.messages("b", "a") == numbers(1, size)
     group.run_for(20 * MS)
     assert group.frames(Nak)[-1] == Nak(A, ((size + 1, 10),))
@@ -122,7 +122,7 @@ def test_a_start_that_is_told_again_changes_nothing() -> None:
     group = Group(2)
     group.receive("b", A, data(A, 1, *numbers(1, 5)))
     before = group["b"].digest()
-    group.receive("b", A, Tail(A, 2, 5, 2))
+    group.receive("b", A, Tail(A, 2, 5, 2, 1))
     assert group["b"].digest() == before
     assert group.told("b", Started) == []
 
@@ -130,8 +130,58 @@ def test_a_start_that_is_told_again_changes_nothing() -> None:
 def test_the_start_is_acknowledged_at_once() -> None:
     """I-21: the sender learns that the joiner has opened its stream."""
     group = waiting_for_start()
-    ready = group.receive("b", A, Tail(A, 3, 9, 5))
+    ready = group.receive("b", A, Tail(A, 3, 9, 5, 1))
     assert frames(ready) == [(A, Ack(A, 5, group.config.receive_buffer_bytes))]
+
+
+def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
+    """Rule 2: a late TAIL for b's first life must not open the stream of its second."""
+    group = waiting_for_start()
+    group.receive("b", A, Tail(A, 0, 9, 0, 7))
+    assert group["b"].inbound[A].window is None
+    group.receive("b", A, Tail(A, 0, 9, 5, 1))
+    assert group.told("b", Started) == [Started(A, 5)]
+
+
+def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
+    """P-05, S2: b leaves a out and takes it in again; what it delivered before is not delivered again."""
+    group = Group(2)
+    group.receive("b", A, data(A, 1, *numbers(1, 3)))
+    group.install(View.of(2, B), [B])
+    group.install(View.of(3, B, A), [B])
+    group.receive("b", A, Tail(A, 0, 5, 0, 1), data(A, 1, *numbers(1, 5)))
+    assert group.messages("b", "a") == numbers(1, 5)
+    assert group.told("b", Started) == [Started(A, 3)]
+
+
+def test_a_life_that_comes_back_in_the_middle_of_a_message_gets_it_whole() -> None:
+    """P-05: the pieces that were held went with the stream, so the message begins anew."""
+    group = Group(2)
+    piece = Run.of(A, 2, [b"be"], PIECE | BEGIN)
+    group.receive("b", A, data(A, 1), Data(piece))
+    group.install(View.of(2, B), [B])
+    group.install(View.of(3, B, A), [B])
+    group.receive("b", A, Tail(A, 0, 3, 0, 1), Data(piece), Data(Run.of(A, 3, [b"gin"], PIECE | END)))
+    assert group.messages("b", "a") == [*numbers(1, 1), b"begin"]
+
+
+def test_the_ends_of_departed_streams_are_bounded() -> None:
+    """S14."""
+    group = Group(1)
+    for number in range(2, 2 * 1100, 2):
+        group.install(View.of(number, A, Address(9, number)), [A])
+        group.install(View.of(number + 1, A), [A])
+    assert len(group["a"]._former) <= 1024
+
+
+def test_a_digest_without_a_view_opens_what_waits() -> None:
+    """N4-36, N4-37: and leaves every other stream alone."""
+    group = waiting_for_start()
+    group.receive("b", A, data(A, 5, *numbers(5, 6)))
+    group["b"].set_digest({A: Marks(0, 4, 9), Address(9, 9): Marks(0, 1, 1)}, 0)
+    assert group["b"].digest()[A].delivered == 6
+    group["b"].set_digest({A: Marks(0, 99, 99)}, 0)
+    assert group["b"].digest()[A].delivered == 6
 
 
 def test_a_tail_without_a_start_does_not_open_a_stream() -> None:
@@ -397,7 +447,7 @@ def test_a_new_life_of_a_member_is_a_new_stream() -> None:
         assert group.receive("a", B, frame).transmits == []
     assert group["a"].snapshot() == before
     assert group["a"].counters["dropped.incarnation"] == len(frames_of_the_dead)
-    group.receive("a", reborn, Tail(reborn, 0, 0, 0), data(reborn, 1, b"again"))
+    group.receive("a", reborn, Tail(reborn, 0, 0, 0, 1), data(reborn, 1, b"again"))
     assert [d.content for d in group.deliveries[A] if d.origin == reborn] == [data(reborn, 1, b"again").run]
 
 

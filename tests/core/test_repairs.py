@@ -206,7 +206,7 @@ def test_a_nak_without_ranges_is_answered_with_the_start() -> None:
     """I-22."""
     group = Group(2)
     group.send("a", b"1", b"2")
-    assert frames(group.receive("a", B, Nak(A, ()))) == [(B, Tail(A, 0, 2, 0))]
+    assert frames(group.receive("a", B, Nak(A, ()))) == [(B, Tail(A, 0, 2, 0, 1))]
 
 
 def test_what_is_held_back_stands_in_the_trace() -> None:

@@ -49,9 +49,9 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"03 00 2a00 {ORIGIN_HEX} 0200 0500000000000000 00000000 0700000000000000 ff0f0000",
     ),
     (Gone(ORIGIN, SEQNO_MAX), f"04 00 1800 {ORIGIN_HEX} ffffffffffffff7f"),
-    (Tail(ORIGIN, 2, 9, None), f"05 00 2800 {ORIGIN_HEX} 0200000000000000 0900000000000000 0000000000000000"),
-    (Tail(ORIGIN, 2, 9, 4), f"05 01 2800 {ORIGIN_HEX} 0200000000000000 0900000000000000 0400000000000000"),
-    (Tail(ORIGIN, 0, 0, 0), f"05 01 2800 {ORIGIN_HEX} 0000000000000000 0000000000000000 0000000000000000"),
+    (Tail(ORIGIN, 2, 9), f"05 00 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 {'00' * 16}"),
+    (Tail(ORIGIN, 2, 9, 4, 7), f"05 01 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 04{'00' * 7} 07{'00' * 7}"),
+    (Tail(ORIGIN, 0, 0, 0, 0), f"05 01 3000 {ORIGIN_HEX} {'00' * 32}"),
 ]
 
 
@@ -86,8 +86,8 @@ def raw_nak(*ranges: tuple[int, int], count: int | None = None) -> bytes:
     )
 
 
-def raw_tail(low: int, high: int, start: int, flags: int = 0) -> bytes:
-    return raw_frame(5, pack("<QQQ", low, high, start), flags)
+def raw_tail(low: int, high: int, start: int, flags: int = 0, reader: int = 0) -> bytes:
+    return raw_frame(5, pack("<QQQQ", low, high, start, reader), flags)
 
 
 def reason_of(datagram: bytes) -> str:
@@ -175,7 +175,8 @@ def nak_frames(draw: st.DrawFn) -> Nak:
 @st.composite
 def tail_frames(draw: st.DrawFn) -> Tail:
     low, high = sorted((draw(marks), draw(marks)))
-    return Tail(draw(addresses), low, high, draw(st.none() | st.integers(0, high)))
+    start = draw(st.none() | st.integers(0, high))
+    return Tail(draw(addresses), low, high, start, 0 if start is None else draw(st.integers(0, U64_MAX)))
 
 
 frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
@@ -220,7 +221,7 @@ EXTREMES: list[Frame] = [
     Nak(ORIGIN, ((SEQNO_MAX - U32_MAX, SEQNO_MAX),)),
     Nak(ORIGIN, tuple((seqno, seqno) for seqno in range(1, 5460))),
     Gone(ORIGIN, 0),
-    Tail(ORIGIN, SEQNO_MAX, SEQNO_MAX, SEQNO_MAX),
+    Tail(ORIGIN, SEQNO_MAX, SEQNO_MAX, SEQNO_MAX, U64_MAX),
     Tail(Address(0, 0), 0, SEQNO_MAX, None),
 ]
 
@@ -280,6 +281,7 @@ BAD_FRAMES: list[Frame] = [
     Gone(Address(-1, 0), 1),
     Tail(ORIGIN, 3, 2, None),
     Tail(ORIGIN, 1, 2, 3),
+    Tail(ORIGIN, 1, 2, None, 3),
 ]
 
 
@@ -310,6 +312,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("flags", "a flag on a NAK", raw(raw_frame(3, pack("<H", 0), flags=1))),
     ("flags", "a flag on a GONE", raw(raw_frame(4, pack("<Q", 1), flags=1))),
     ("flags", "an unknown flag on a TAIL", raw(raw_tail(1, 1, 0, flags=2))),
+    ("flags", "a TAIL for one reader without a start", raw(raw_tail(1, 1, 0, reader=1))),
     ("flags", "an unknown flag on a DATA", raw(raw_data(flags=0x10))),
     ("flags", "an unknown flag on a repair", raw(raw_data(flags=0xC0))),
     ("checksum", "a flipped bit in the checksum", raw(ACK)[:4] + bytes([raw(ACK)[4] ^ 1]) + raw(ACK)[5:]),

@@ -33,7 +33,7 @@ FRAMES: list[Frame] = [
     Nak(B, ((1, 3), (5, 5), (9, 40))),
     Gone(B, 12),
     Tail(A, 3, 80, None),
-    Tail(A, 3, 80, 60),
+    Tail(A, 3, 80, 60, 2),
 ]
 
 

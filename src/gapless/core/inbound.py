@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class Inbound:
     """The stream of ``origin`` as this member receives it."""
 
-    def __init__(self, origin: Address, config: Config, rng: Random, start: int | None) -> None:
+    def __init__(self, origin: Address, config: Config, rng: Random, start: int | None, former: int = 0) -> None:
+        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
         self.origin = origin
         self.config = config
         self.window: Window | None = None
@@ -54,11 +55,13 @@ class Inbound:
         self._looked = 0
         self._start_tries = 0
         self._early: list[tuple[Run, bool]] = []
+        self._former = former
         if start is not None:
             self._open(start)
 
     def _open(self, start: int) -> None:
         config = self.config
+        start = max(start, self._former)
         policy = window_policy(config.window, config.capacity, config.far_limit)
         self.window = Window(policy, offset=start, max_bytes=config.window_bytes)
         self.start = start
@@ -90,11 +93,11 @@ class Inbound:
 
     # On reception of a tail, of "gone"
 
-    def on_tail(self, tail: Tail, context: Context) -> None:
-        """Take an announcement in; an ack goes out at once."""
+    def on_tail(self, tail: Tail, me: Address, context: Context) -> None:
+        """Take an announcement in; an ack goes out at once. A start counts only if it is meant for this life."""
         context.step("TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high)
         if self.window is None:
-            if tail.start is None:
+            if tail.start is None or tail.reader != me.incarnation:
                 return
             self.begin(tail.start, context)
         self.announced = max(self.announced, tail.high)
@@ -105,7 +108,7 @@ class Inbound:
         """Open the stream at ``start`` and take in what came too early."""
         self._open(start)
         self.gaps.close()
-        context.event(Started(self.origin, start))
+        context.event(Started(self.origin, self.start))
         early, self._early = self._early, []
         for run, repair in early:
             self.on_data(run, repair, context)
@@ -232,6 +235,13 @@ class Inbound:
         for run in self.window.take():
             self._hand_out(run, credit, context)
         return self.window.stored
+
+    @property
+    def resume(self) -> int:
+        """Where the stream goes on if the same life comes back: nothing delivered is delivered again (P-05)."""
+        if self.window is None:
+            return self._former
+        return self.window.delivered if self.pieces.first is None else self.pieces.first - 1
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the receiving half contradicts its own law."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _ACKS_PER_SHARE = 4
 """How many acks a sender gets, at the least, for its share of the receive buffer."""
+_MOST_FORMER = 1024
+"""Departed streams of which the end is remembered, in case the same life comes back."""
 
 
 class Member:
@@ -63,6 +65,7 @@ class Member:
         self._timers = timers.Timers()
         self._owing: dict[Address, Inbound] = {}
         self._stalled: dict[Address, Inbound | None] = {}
+        self._former: dict[Address, int] = {}
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, tuple[int, int, int]] = {}
@@ -204,7 +207,7 @@ class Member:
         elif isinstance(frame, Nak):
             self.outbound.on_nak(sender, frame.ranges, context)
         elif isinstance(frame, Tail):
-            stream.on_tail(frame, context)
+            stream.on_tail(frame, self.me, context)
         else:
             stream.on_gone(frame.low)
 
@@ -274,17 +277,29 @@ class Member:
             self.outbound.tell_start(origin, context)
         return self._finish(())
 
+    def set_digest(self, digest: Digest, now_ns: int) -> Ready:
+        """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone."""
+        context = self._begin(now_ns)
+        opened = [(stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest]
+        opened = [(stream, marks) for stream, marks in opened if stream.window is None]
+        for stream, marks in opened:
+            stream.begin(marks.delivered, context)
+        return self._finish([stream for stream, _ in opened])
+
     def _forget(self, origin: Address, context: Context) -> None:
         stream = self.inbound.pop(origin)
         for table in (self._owing, self._stalled, self._active, self._traced):
             table.pop(origin, None)
         if discarded := stream.abandon(self._credit, context):
             context.event(Discarded(origin, discarded))
+        self._former[origin] = stream.resume
+        if len(self._former) > _MOST_FORMER:
+            del self._former[next(iter(self._former))]
 
     def _welcome(self, origin: Address, digest: Digest, context: Context) -> None:
         marks = digest.get(origin)
-        stream = Inbound(origin, self.config, self._rng, None if marks is None else marks.delivered)
-        self.inbound[origin] = stream
+        start, former = None if marks is None else marks.delivered, self._former.pop(origin, 0)
+        stream = self.inbound[origin] = Inbound(origin, self.config, self._rng, start, former)
         if marks is None:
             stream.gaps.notice(0, context.now_ns)
             self._arm_gap((stream,))

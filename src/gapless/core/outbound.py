@@ -24,7 +24,7 @@ from gapless.core.acks import AckTable
 from gapless.core.ready import Accepted, Pinned
 from gapless.core.repairs import Repairs
 from gapless.core.sending import SendQueue
-from gapless.core.window import Window, window_policy
+from gapless.core.window import Fixed, Window
 from gapless.run import LENGTH_BYTES, Run
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data, Gone, Tail
@@ -45,9 +45,9 @@ class Outbound:
     def __init__(self, me: Address, config: Config) -> None:
         self.me = me
         self.config = config
-        self.window = Window(
-            window_policy(config.window, config.capacity, config.far_limit), keep=True, max_bytes=config.window_bytes
-        )
+        # A sender counts from low, not from its own delivery: no receiver is to see more than it can take.
+        capacity = config.capacity if config.window == "fixed" else config.far_limit
+        self.window = Window(Fixed(capacity), keep=True, max_bytes=config.window_bytes)
         self.acks = AckTable()
         self.repairs = Repairs(config)
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes))
@@ -137,11 +137,9 @@ class Outbound:
             self.release(context, "ack")
 
     def acknowledge_self(self, context: Context) -> None:
-        """Let the own delivery count as the own ack (N4-26); in a growing window it makes room by itself."""
+        """Let the own delivery count as the own ack (N4-26)."""
         if self.acks.ack(self.me, self.window.delivered):
             self.release(context, "ack")
-        elif len(self.queue):
-            self.flush(context, "ack")
 
     def release(self, context: Context, reason: str) -> None:
         """Purge what everybody has, and let waiting sends go on."""
@@ -184,7 +182,7 @@ class Outbound:
     def tell_start(self, peer: Address, context: Context) -> None:
         """Tell ``peer`` where this stream starts for it."""
         context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high)
-        context.transmit(peer, Tail(self.me, self.window.low, self.window.high, self.starts[peer]))
+        context.transmit(peer, Tail(self.me, self.window.low, self.window.high, self.starts[peer], peer.incarnation))
 
     # Every interval
 

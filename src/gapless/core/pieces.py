@@ -60,6 +60,11 @@ class Pieces:
             return None
         return Delivery(run.origin, first, run.last, whole)
 
+    @property
+    def first(self) -> int | None:
+        """The seqno of the first piece of a message that is not complete, if there is one."""
+        return None if self._state == _NONE else self._first
+
     def clear(self) -> None:
         """Forget the pieces held."""
         self._parts, self._held_bytes, self._first, self._state = [], 0, 0, _NONE

@@ -29,7 +29,7 @@ VERSION = 1
 SEALED = 0x01
 """Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
 STARTS = 0x01
-"""Tail flag: the start field counts."""
+"""Tail flag: the fields start and reader count."""
 REPAIR = 0x80
 """Data flag: the run answers a nak. It belongs to the frame, not to the run."""
 
@@ -73,7 +73,7 @@ _ACK = Struct("<QI")
 _NAK = Struct("<H")
 _RANGE = Struct("<QI")
 _GONE = Struct("<Q")
-_TAIL = Struct("<QQQ")
+_TAIL = Struct("<QQQQ")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 """Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
 
@@ -163,8 +163,8 @@ def _encode_gone(parts: list[bytes], frame: Gone) -> None:
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
     flags = 0 if frame.start is None else STARTS
-    _check_tail(frame.low, frame.high, frame.start or 0, flags)
-    body = _TAIL.pack(frame.low, frame.high, frame.start or 0)
+    _check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
+    body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.reader)
     parts += (_prefix(TAIL, flags, _TAIL.size, frame.origin), body)
 
 
@@ -289,14 +289,16 @@ def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: in
 
 def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Tail:
     _exact(at, end, _TAIL.size)
-    low, high, start = _TAIL.unpack_from(datagram, at)
-    _check_tail(low, high, start, flags)
-    return Tail(origin, low, high, start if flags & STARTS else None)
+    low, high, start, reader = _TAIL.unpack_from(datagram, at)
+    _check_tail(low, high, start, reader, flags)
+    return Tail(origin, low, high, start if flags & STARTS else None, reader)
 
 
-def _check_tail(low: int, high: int, start: int, flags: int) -> None:
+def _check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
     if not low <= high <= SEQNO_MAX or start > (high if flags & STARTS else 0):
         raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
+    if reader and not flags & STARTS:
+        raise RemoteProtocolError("flags", f"a start for {reader:#x} without a start")
 
 
 def _mark(seqno: int) -> int:

@@ -49,13 +49,15 @@ class Tail(NamedTuple):
     """The origin announces its stream: purged up to ``low``, sent up to ``high``.
 
     ``start``, when given, tells the one receiver that it is sent to where the stream starts for it: the first
-    message it gets is ``start + 1``.
+    message it gets is ``start + 1``. It is meant for that life of the receiver whose incarnation is ``reader``, and for
+    no other: a start told to a former life must not open the stream of the present one.
     """
 
     origin: Address
     low: int
     high: int
-    start: int | None
+    start: int | None = None
+    reader: int = 0
 
 
 Frame = Data | Ack | Nak | Gone | Tail
