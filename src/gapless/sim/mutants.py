@@ -331,7 +331,7 @@ def hunt(mutant: Mutant, seeds: int) -> Verdict:
     """Run seeds 0, 1, 2 … with the bug in place until a check fails."""
     with planted(mutant):
         for seed in range(seeds):
-            outcome = simulate(seed)
+            outcome = simulate(seed, hasty=True)
             if outcome.violations:
                 return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
     return Verdict(mutant, "", 0, seeds)

@@ -88,9 +88,9 @@ class Sweep:
         return blake2b("".join(self.digests).encode(), digest_size=16).hexdigest()
 
 
-def world_of(plan: Plan, *, record: bool = False, trace: bool = False) -> World:
-    """Return the world of a plan, before its first event."""
-    return World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=record, trace=trace)
+def world_of(plan: Plan, *, record: bool = False, trace: bool = False, hasty: bool = False) -> World:
+    """Return the world of a plan, before its first event; a ``hasty`` one ends at the first violation."""
+    return World(plan.config, plan.script, faults=plan.faults, late=plan.late, record=record, trace=trace, hasty=hasty)
 
 
 def simulate(
@@ -102,10 +102,11 @@ def simulate(
     config: Config | None = None,
     record: bool = False,
     trace: bool = False,
+    hasty: bool = False,
 ) -> Outcome:
     """Run one seed with every check, and return what came of it."""
     plan = draw(seed, members=members, messages=messages, character=character, config=config)
-    world = world_of(plan, record=record, trace=trace)
+    world = world_of(plan, record=record, trace=trace, hasty=hasty)
     world.run()
     return outcome_of(seed, plan.character, world)
 
