@@ -242,6 +242,19 @@ def test_s10_a_repair_with_other_bytes() -> None:
     assert court.broken == {"S10"}
 
 
+def test_s10_a_repair_again_within_a_moment() -> None:
+    court = waiting_for_one()
+    honest = Data(run_of(A, 1, b"one"), repair=True)
+    rows = (Step("REPAIR", A, 1, 1, B),)
+    court.forge(A, honest, to=B, cause="receive", said=NAK_ONE, rows=rows)
+    court.now_ns += court.config.min_retry_ns // 2
+    court.forge(A, honest, to=B, cause="receive", said=NAK_ONE, rows=rows)
+    assert court.broken == set()
+    court.now_ns += court.config.min_retry_ns // 2 - 1
+    court.forge(A, honest, to=B, cause="receive", said=NAK_ONE, rows=rows)
+    assert court.broken == {"S10"}
+
+
 @pytest.mark.parametrize(("rule", "to"), [("always", B), ("never", None)])
 def test_s10_a_repair_to_others_than_it_should_go_to(rule: str, to: Address | None) -> None:
     court = waiting_for_one(use_mcast_xmit=rule)

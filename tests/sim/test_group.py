@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+from gapless.config import Config
 from gapless.core.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
 from gapless.sim import Group, World
 from gapless.sim.patterns import Pattern
+from gapless.sim.script import Install, Learn, Note, Script, Send, Start, opening
+from gapless.units import NS_PER_MS
 
 Make = Callable[..., Group]
 
@@ -337,6 +340,42 @@ def test_p02_a_new_incarnation_begins_a_new_stream(gapless_group: Make) -> None:
     group.run_for("100ms")
     assert group.b.received == {"a": [b"old 1"], "a'": [b"new"]}
     assert group.b.member.counters["dropped.incarnation"] >= 1
+
+
+def test_p05_a_life_that_comes_back_gets_nothing_twice(gapless_group: Make) -> None:
+    """It was expelled while it stood still, and taken back in, in the same life."""
+    group = gapless_group(3)
+    group.c.send(b"1", b"2")
+    group.settle()
+    group.pause("c")
+    group.expel("c")
+    group.a.send(b"meanwhile")
+    group.run_for("50ms")
+    group.resume("c")
+    group.readmit("c")
+    group.c.send(b"3")
+    group.a.send(b"again")
+    group.settle()
+    assert group.a.received == {"c": [b"1", b"2", b"3"], "a": [b"meanwhile", b"again"]}
+    assert group.c.received["a"][-1] == b"again"
+
+
+def test_n4_36_a_digest_without_a_view_starts_the_streams(gapless_world: Callable[..., World]) -> None:
+    names = ("a", "b", "c")
+    script = Script(
+        actions=[
+            *opening(("a", "b")),
+            Send(1, "a", (b"before",)),
+            Note(50 * NS_PER_MS, "b", "k"),
+            Start(60 * NS_PER_MS, "c"),
+            *(Install(60 * NS_PER_MS, name, 2, names) for name in names),
+            Learn(60 * NS_PER_MS, "c", "k"),
+            Send(61 * NS_PER_MS, "a", (b"after",)),
+        ]
+    )
+    world = gapless_world(Config(), script, keep=True, trace=True)
+    world.run()
+    assert world.hosts["c"].received == {"a": [b"after"]}
 
 
 def test_one_who_is_not_counted_yet_may_miss_something_and_is_told(gapless_group: Make) -> None:

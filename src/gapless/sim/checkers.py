@@ -305,7 +305,7 @@ class S9(Check):
 
     def event(self, life: Life, event: Event) -> None:
         """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
-        if not isinstance(event, (Lost, Started)):
+        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event):
             return
         upto = event.last if isinstance(event, Lost) else event.start
         origin = self.model.lives[event.origin]
@@ -327,6 +327,15 @@ class S9(Check):
     @staticmethod
     def _tracing(life: Life) -> bool:
         return life.member._context.tracing
+
+
+def _leaves_out(life: Life, event: Lost | Started) -> bool:
+    """Return whether messages are left out: a start that was told by the sender or a digest leaves out nothing."""
+    if isinstance(event, Lost):
+        return True
+    heard = life.heard[event.origin]
+    restarted, heard.restarted = heard.restarted, False
+    return restarted
 
 
 class S13(Check):

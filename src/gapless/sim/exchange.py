@@ -87,7 +87,10 @@ class S10(Check):
         now_ns = self.judge.local_ns
         seqnos = range(run.first, run.last + 1)
         self._repaired.update(seqnos)
+        moment_ns = self.config.min_retry_ns // 2
         for seqno in seqnos:
+            if _repaired_lately(stream, seqno, self._peer, now_ns - moment_ns):
+                self.fail(f"{seqno} is repaired to {self._peer} again within a moment")
             stream.repaired.setdefault(seqno, []).append((to, now_ns))
         stream.repaired_bytes.append((now_ns, run.size_bytes))
         only = {"always": None, "never": self._peer}.get(self.config.use_mcast_xmit, to)

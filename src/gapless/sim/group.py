@@ -233,6 +233,11 @@ class Group:
         self._members.remove(life)
         self._install_everywhere()
 
+    def readmit(self, name: str) -> None:
+        """Give all a view with a member again that was expelled and lives on."""
+        self._members.append(self[name].life)
+        self._install_everywhere()
+
     def leave(self, name: str) -> None:
         """Let a member go: the others get a view without it, and its life ends."""
         self.expel(name)

@@ -141,6 +141,7 @@ class Judge:
         self.books: dict[tuple[str, str], Books] = {}
         self.expected = NOTHING
         self.at_end: list[Callable[[Life], None]] = []
+        self._digest: Digest = {}
         self.look_ns = calm_ns
         self.reach = config.capacity if config.window == "fixed" else config.far_limit
         self.checks = [check(self) for check in checks]
@@ -200,8 +201,13 @@ class Judge:
             life.departed[origin] = heard.pop(origin)
         for origin in view.members:
             if origin not in heard and origin != life.address:
-                marks = (digest or {}).get(origin)
-                heard[origin] = Heard(None if marks is None else marks.delivered)
+                marks, former = (digest or {}).get(origin), life.departed.pop(origin, None)
+                ended = former.end(self.model.lives[origin].stream) if former is not None else 0
+                heard[origin] = Heard(None if marks is None else marks.delivered, ended)
+
+    def learn(self, digest: Digest) -> None:
+        """Take note of a digest that the next step is about."""
+        self._digest = digest
 
     def send(self, life: Life, payloads: Sequence[bytes], loopback: bool | None, ready: Ready) -> None:
         """Take note of a send that ``ready`` answers."""
@@ -242,6 +248,8 @@ class Judge:
             moved = self._hear(life, said, before, ready)
         elif cause in _MOVES_ANY:
             moved = life.heard
+            if cause == "learn":
+                self._learn_digest(life)
         if ready.events:
             self._learn_events(life, ready.events)
         rows = self._rows
@@ -361,15 +369,24 @@ class Judge:
         if frame.origin != sender:
             return
         if not heard.open:
-            if frame.start is None:
+            if frame.start is None or frame.reader != life.address.incarnation:
                 return
-            heard.begin(frame.start)
-            early, heard.early = heard.early, []
-            for first, last in early:
-                self.expected = self.expected.plus(self._take(heard, first, last))
+            self._begin_stream(heard, frame.start)
         heard.announced = max(heard.announced, frame.high)
         heard.know(frame.high, self.local_ns)
         heard.gone = max(heard.gone, frame.low)
+
+    def _begin_stream(self, heard: Heard, start: int) -> None:
+        """Learn where a stream starts; what came too early is taken in now."""
+        heard.begin(start)
+        early, heard.early = heard.early, []
+        for first, last in early:
+            self.expected = self.expected.plus(self._take(heard, first, last))
+
+    def _learn_digest(self, life: Life) -> None:
+        for origin, heard in life.heard.items():
+            if not heard.open and origin in self._digest:
+                self._begin_stream(heard, self._digest[origin].delivered)
 
     def _hear_gone(self, life: Life, heard: Heard, sender: Address, frame: Gone) -> None:
         for hook in self._gone_in:
@@ -471,7 +488,7 @@ class Judge:
             stream.acks[life.address] = max(stream.acks[life.address], min(window.delivered, stream.high))
 
 
-_MOVES_ANY = ("install", "consume")
+_MOVES_ANY = ("install", "consume", "learn")
 _INCOMING: dict[type, Any] = {
     Data: Judge._hear_data,
     Ack: Judge._hear_ack,

@@ -33,9 +33,10 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
     pause_ns = max(config.xmit_interval_ns, config.tail_delay_ns) * CLOCK_PERCENT // 100
     ack_ns = config.ack_delay_ns * CLOCK_PERCENT // 100
     rounds = 1
+    reach = config.capacity if config.window == "fixed" else config.far_limit
     if config.max_xmit_req_size:
-        rounds = max(rounds, -(-config.capacity // config.max_xmit_req_size))
-    window_bytes = min(config.window_bytes, config.capacity * run_room_bytes(config.max_frame_bytes))
+        rounds = max(rounds, -(-reach // config.max_xmit_req_size))
+    window_bytes = min(config.window_bytes, reach * run_room_bytes(config.max_frame_bytes))
     rounds = max(rounds, -(-MOST_RECEIVERS * window_bytes // config.repair_budget_bytes))
     first_ns = (2 + rounds) * pause_ns + (2 + 2 * rounds) * delay_ns
     return first_ns, first_ns + pause_ns + ack_ns + 2 * delay_ns

@@ -120,13 +120,16 @@ class Heard:
         "marks",
         "next",
         "open",
+        "restarted",
         "skipped",
         "start",
     )
 
-    def __init__(self, start: int | None) -> None:
+    def __init__(self, start: int | None, former: int = 0) -> None:
+        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
         self.open = start is not None
-        self.start = start or 0
+        self.start = max(start or 0, former)
+        self.restarted = False
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -140,7 +143,8 @@ class Heard:
         self.marks = Marks(self.start, self.start, self.start)
 
     def begin(self, start: int) -> None:
-        """Open the stream at ``start``."""
+        """Open the stream at ``start``, or where it ended when the same life was here before."""
+        start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
         self.next = start + 1
@@ -177,8 +181,15 @@ class Heard:
         """Learn that the stream starts later than it was said at first, because nothing before it exists."""
         self.move_to(start)
         self.start = start
+        self.restarted = True
         self.high = max(self.high, start)
         self.next = start + 1
+
+    def end(self, stream: Stream) -> int:
+        """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
+        if not self.open:
+            return self.start
+        return min(self.delivered, self.due(stream) - 1)
 
     def due(self, stream: Stream) -> int:
         """Return the first seqno of the next message that is to be handed out.

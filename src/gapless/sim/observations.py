@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gapless.core.ready import Delivery, Step
-    from gapless.identity import Address
+    from gapless.identity import Address, View
     from gapless.sim.faults import Crossing
     from gapless.sim.model import Heard, Life
     from gapless.sim.script import Mark
@@ -42,6 +42,7 @@ MUST_HAPPEN = (
     "loss reported to one who did not count",
     "view installed at different times",
     "process stood still with a full buffer",
+    "life taken back in",
 )
 """Every observation that a sweep must make at least once."""
 
@@ -127,6 +128,11 @@ class Observer(Check):
         others = (other for other in self.model.lives.values() if other.alive and other is not life)
         if any(other.view is not None and other.view.id.number != row.last for other in others):
             self.see("view installed at different times")
+
+    def view(self, life: Life, view: View) -> None:
+        """A view takes one back in that was here before."""
+        if any(member in life.departed for member in view.members):
+            self.see("life taken back in")
 
     def data_in(self, life: Life, heard: Heard, frame: Data) -> None:  # noqa: ARG002
         """Data arrives whose origin has let it go."""

@@ -47,6 +47,14 @@ class Note(NamedTuple):
     key: str
 
 
+class Learn(NamedTuple):
+    """``who`` is told the digest noted under ``key``, without a view: streams that wait for their start begin there."""
+
+    at_ns: int
+    who: str
+    key: str
+
+
 class Send(NamedTuple):
     """The application at ``who`` sends messages."""
 
@@ -103,7 +111,7 @@ class Mark(NamedTuple):
     what: str
 
 
-Action = Start | Install | Note | Send | Cancel | Pause | Resume | Crash | Read | Mark
+Action = Start | Install | Note | Learn | Send | Cancel | Pause | Resume | Crash | Read | Mark
 
 
 class Fate(NamedTuple):
@@ -200,6 +208,7 @@ __all__ = [
     "Crash",
     "Fate",
     "Install",
+    "Learn",
     "Mark",
     "Note",
     "Pause",

@@ -19,6 +19,7 @@ from gapless.sim.script import (
     Crash,
     Fate,
     Install,
+    Learn,
     Mark,
     Note,
     Pause,
@@ -66,7 +67,7 @@ def drop_odds(search: Search) -> None:
 
 def drop_actions(search: Search) -> None:
     """Take out sends, then everything else that a script does, one by one and in pairs that belong together."""
-    for kinds in ((Send, Cancel), (Mark, Read, Note, Cancel), (Pause, Resume), (Crash, Start, Install, Note)):
+    for kinds in ((Send, Cancel), (Mark, Read, Note, Learn, Cancel), (Pause, Resume), (Crash, Start, Install, Note)):
         droppable = [at for at, action in enumerate(search.script.actions) if isinstance(action, kinds)]
         actions = list(search.script.actions)
         search.minimise(droppable, lambda left, d=droppable, a=actions: _keeping(search, a, d, left))  # type: ignore[misc]
@@ -353,7 +354,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
 
 
 def _with_key(action: Action, letters: dict[str, str]) -> Action:
-    if isinstance(action, Note):
+    if isinstance(action, (Note, Learn)):
         return action._replace(key=letters.get(action.key, action.key))
     if isinstance(action, Install):
         return action._replace(digest=letters.get(action.digest, action.digest))

@@ -161,6 +161,8 @@ def draw_config(rng: Random, *, slow_reader: bool, only_loss: bool) -> Config:
         knobs["max_xmit_req_size"] = rng.choice((0, 1024, 1024, max(1, capacity // 3)))
         knobs["repair_budget_bytes"] = max(frame_bytes, rng.choice((8 << 20, 8 << 20, 4 * frame_bytes, 1024)))
         knobs["receive_buffer_bytes"] = rng.choice((208 << 10, 8 << 10, 2 << 10))
+        if rng.random() < 0.1:
+            knobs["window"], knobs["far_limit"] = "growing", capacity * rng.choice((1, 3))
         knobs["window_bytes"] = rng.choice((16 << 20, 16 << 20, 16 << 10, 1 << 10))
     return Config(**knobs)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.sim.naming import node_name
-from gapless.sim.script import ZERO, Crash, Install, Note, Pause, Resume, Start
+from gapless.sim.script import ZERO, Crash, Install, Learn, Note, Pause, Resume, Start
 
 if TYPE_CHECKING:
     from random import Random
@@ -43,7 +43,7 @@ class _Oracle:
 
     def change(self, at_ns: int) -> None:
         """Let one thing happen to the membership."""
-        changes = [self._join]
+        changes = [self._join, self._readmit] if self.zombies else [self._join]
         if len(self.members) > 2:
             changes += [self._crash, self._leave, self._expel]
         changes.append(self._restart)
@@ -84,6 +84,9 @@ class _Oracle:
         self.actions.append(Start(at_ns, name))
         self.members.append(name)
         self._tell(at_ns, digest)
+        if digest and self.rng.random() < 0.5:
+            late_ns = self.rng.randrange(self.span_ns // 10 + 1)
+            self.actions.append(Learn(min(self.span_ns, at_ns + late_ns), name, digest))
 
     def _crash(self, at_ns: int) -> None:
         gone = self._remove()
@@ -101,6 +104,13 @@ class _Oracle:
         self.actions += (Pause(at_ns, gone), Resume(min(self.span_ns, at_ns + self.span_ns // 10), gone))
         self.zombies.append(gone)
         self._tell(at_ns, "")
+
+    def _readmit(self, at_ns: int) -> None:
+        """Take one that was expelled and lives on back in, in the same life."""
+        back = self.zombies.pop(self.rng.randrange(len(self.zombies)))
+        digest = self._note(at_ns)
+        self.members.append(back)
+        self._tell(at_ns, digest)
 
     def _restart(self, at_ns: int) -> None:
         """One crashes and comes back at once in a new incarnation, sometimes before the others have noticed."""

@@ -14,6 +14,7 @@ The lines, in the order in which they are printed (a file may have them in any o
     7ms c pauses                               also: resumes, crashes, starts
     8ms b reads a message per 3ms              or: reads at once
     9ms a notes digest k                       to be used by a view to come
+    9ms c learns digest k                      without a view: streams that wait for their start begin there
     9ms a b install view 2: a b from k         or: from zero, or neither
     9ms mark partition a                       only noted
     lose DATA a2..3 a->b #1                    the fate of one frame; #1..3 stands for three of the same name
@@ -41,6 +42,7 @@ from gapless.sim.script import (
     Crash,
     Fate,
     Install,
+    Learn,
     Mark,
     Note,
     Pause,
@@ -258,6 +260,7 @@ _SHOW: dict[type, Callable[..., str]] = {
     Crash: lambda action: "crashes",  # noqa: ARG005
     Install: _show_install,
     Note: lambda action: f"notes digest {_show_key(action.key)}",
+    Learn: lambda action: f"learns digest {_show_key(action.key)}",
     Send: _show_send,
     Cancel: lambda action: f"cancels send {action.nth}",
     Read: _show_read,
@@ -302,6 +305,7 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
             lambda at, who, number, members, *key: Install(at, who, int(number), tuple(members.split()), _either(key)),
         ),
         (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
+        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
         (r"cancels? +send +(\d+)", lambda at, who, nth: Cancel(at, who, int(nth))),
         (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
         ("reads? +at +once", lambda at, who: Read(at, who, 0)),

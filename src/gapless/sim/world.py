@@ -32,6 +32,7 @@ from gapless.sim.script import (
     Cancel,
     Crash,
     Install,
+    Learn,
     Mark,
     Note,
     Pause,
@@ -271,7 +272,7 @@ class World:
 
     def act(self, action: Action) -> None:
         """Let an action happen now. What a dead life was to do does not happen; a paused one does it later."""
-        if self.tracer is not None and not isinstance(action, (Send, Mark, Note)):
+        if self.tracer is not None and not isinstance(action, (Send, Mark, Note, Learn)):
             self.tracer.act(self.now_ns, action)
         if isinstance(action, Start):
             self._start(action)
@@ -331,6 +332,13 @@ class World:
     def _note(self, host: Host, action: Note) -> None:
         assert host.member is not None
         self._notes[action.key] = host.member.digest()
+
+    def _learn(self, host: Host, action: Learn) -> None:
+        assert host.member is not None
+        digest = self._notes.get(action.key)
+        if digest is not None:
+            self.judge.learn(digest)
+            self._call(host, "learn", host.member.set_digest, digest)
 
     def _send(self, host: Host, action: Send) -> None:
         member = host.member
@@ -579,6 +587,7 @@ def _decoded(datagram: bytes) -> Datagram | None:
 _ACTIONS: dict[type, Any] = {
     Install: World._install,
     Note: World._note,
+    Learn: World._learn,
     Send: World._send,
     Cancel: World._cancel,
     Pause: World._pause,
