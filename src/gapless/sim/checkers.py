@@ -103,11 +103,6 @@ class S3(Check):
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
-    def event(self, life: Life, event: Event) -> None:
-        """A stream starts where its sender said."""
-        if isinstance(event, Started) and (heard := life.heard.get(event.origin)) and event.start != heard.start:
-            self.fail(f"the stream of {event.origin} starts at {event.start}, its sender said {heard.start}")
-
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
         delivered = window.delivered
@@ -308,10 +303,9 @@ class S9(Check):
         if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event):
             return
         upto = event.last if isinstance(event, Lost) else event.start
-        origin = self.model.lives[event.origin]
-        counts_from = origin.stream.starts.get(life.address)
-        if counts_from is not None and upto > counts_from:
-            self.fail(f"{life.name} misses up to {upto} of {origin.name}, which counts on it from {counts_from} on")
+        owed_from = self.model.owes_from(event.origin, life)
+        if owed_from is not None and upto > owed_from:
+            self.fail(f"{life.name} misses up to {upto} of {event.origin}, which owes it all behind {owed_from}")
 
     def own_moved(self, life: Life, window: Window) -> None:
         """Compare low with the acks that have come in."""
@@ -331,11 +325,7 @@ class S9(Check):
 
 def _leaves_out(life: Life, event: Lost | Started) -> bool:
     """Return whether messages are left out: a start that was told by the sender or a digest leaves out nothing."""
-    if isinstance(event, Lost):
-        return True
-    heard = life.heard[event.origin]
-    restarted, heard.restarted = heard.restarted, False
-    return restarted
+    return isinstance(event, Lost) or event.start == life.heard[event.origin].restarted > 0
 
 
 class S13(Check):

@@ -183,14 +183,11 @@ class S12(Check):
     def data_in(self, life: Life, heard: Heard, frame: Data) -> None:
         """What the sender's window allowed is never out of reach."""
         self._summon()
-        origin = self.model.lives.get(frame.run.origin)
-        if origin is None or not heard.open:
+        if not heard.open or frame.run.last <= heard.delivered + self.judge.reach:
             return
-        counts_from = origin.stream.starts.get(life.address)
-        if counts_from is None or frame.run.last <= counts_from or heard.delivered < counts_from:
-            return
-        if frame.run.last > heard.delivered + self.judge.reach:
-            self.fail(f"{frame.run} of {origin.name} is out of reach of {life.name}, which is at {heard.delivered}")
+        owed_from = self.model.owes_from(frame.run.origin, life)
+        if owed_from is not None and frame.run.last > owed_from and heard.delivered >= owed_from:
+            self.fail(f"{frame.run} is out of reach of {life.name}, which is at {heard.delivered}")
 
     def row_store(self, life: Life, row: Step) -> None:  # noqa: ARG002
         """Count what was taken."""

@@ -202,8 +202,13 @@ class Judge:
         for origin in view.members:
             if origin not in heard and origin != life.address:
                 marks, former = (digest or {}).get(origin), life.departed.pop(origin, None)
-                ended = former.end(self.model.lives[origin].stream) if former is not None else 0
-                heard[origin] = Heard(None if marks is None else marks.delivered, ended)
+                start = None if marks is None else marks.delivered
+                if former is None:
+                    heard[origin] = Heard(start)
+                else:
+                    stream = self.model.lives[origin].stream
+                    heard[origin] = Heard(start, former.end(stream))
+                    heard[origin].forgiven = stream.marks.low
 
     def learn(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""

@@ -113,6 +113,7 @@ class Heard:
         "asked_ns",
         "delivered",
         "early",
+        "forgiven",
         "gone",
         "held",
         "high",
@@ -129,7 +130,8 @@ class Heard:
         """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
         self.open = start is not None
         self.start = max(start or 0, former)
-        self.restarted = False
+        self.restarted = 0
+        self.forgiven = 0
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -181,7 +183,7 @@ class Heard:
         """Learn that the stream starts later than it was said at first, because nothing before it exists."""
         self.move_to(start)
         self.start = start
-        self.restarted = True
+        self.restarted = start
         self.high = max(self.high, start)
         self.next = start + 1
 
@@ -261,7 +263,11 @@ class Model:
         self.lives: dict[Address, Life] = {}
         self.views: dict[int, tuple[Address, ...]] = {}
 
-    def counts(self, origin: Address, receiver: Address) -> bool:
-        """Return whether ``origin`` waits for the acks of ``receiver`` at present."""
-        life = self.lives.get(origin)
-        return life is not None and receiver in life.stream.acks
+    def owes_from(self, origin: Address, life: Life) -> int | None:
+        """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
+
+        One that had taken the origin for departed has given up what the origin let go before it was taken back in.
+        """
+        heard = life.heard.get(origin)
+        counted_from = self.lives[origin].stream.starts.get(life.address) if origin in self.lives else None
+        return None if counted_from is None or heard is None else max(counted_from, heard.forgiven)
