@@ -99,6 +99,11 @@ class Context:
 
     def _pack(self, transmits: list[Transmit]) -> None:
         """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
+        if len(self._frames) == 1:
+            ((to, frame),) = self._frames
+            self.count(SENT[type(frame)])
+            transmits.append(Transmit(to, encode(self._group, self._me, (frame,))))
+            return
         open_frames: dict[Address | None, list[Frame]] = {}
         filled_bytes: dict[Address | None, int] = {}
         for to, frame in self._frames:

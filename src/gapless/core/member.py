@@ -176,9 +176,10 @@ class Member:
         elif stream is None:
             context.drop(self._why_not(sender), peer=sender)
         else:
+            moved = False
             for frame in said.frames:
-                self._on_frame(frame, sender, stream, context)
-            return self._finish((stream,))
+                moved = self._on_frame(frame, sender, stream, context) or moved
+            return self._finish((stream,) if moved else ())
         return self._finish(())
 
     def _why_not(self, sender: Address) -> str:
@@ -186,30 +187,37 @@ class Member:
             return "own"
         return "incarnation" if sender.node in self._nodes else "stranger"
 
-    def _on_frame(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> None:
-        kind = type(frame)
+    def _on_frame(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> bool:
+        """Let a frame have its effect; return whether it spoke of the sender's stream, which may have moved."""
+        if isinstance(frame, (Ack, Nak)):
+            self._on_own_stream(frame, sender, context)
+            return False
         origin = frame.run.origin if isinstance(frame, Data) else frame.origin
-        if kind is Ack or kind is Nak:
-            if origin != self.me:
-                context.drop("not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender)
-                return
-        elif origin != sender:
+        if origin != sender:
             context.drop("origin", origin, peer=sender)
-            return
-        context.count(RECEIVED[kind])
+            return False
+        context.count(RECEIVED[type(frame)])
         if isinstance(frame, Data):
             self._active[sender] = context.now_ns
             stream.on_data(frame.run, frame.repair, context)
-        elif isinstance(frame, Ack):
-            if len(self.outbound.queue):
-                self._share_buffers(context.now_ns)
-            self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
-        elif isinstance(frame, Nak):
-            self.outbound.on_nak(sender, frame.ranges, context)
         elif isinstance(frame, Tail):
             stream.on_tail(frame, self.me, context)
         else:
             stream.on_gone(frame.low)
+        return True
+
+    def _on_own_stream(self, frame: Ack | Nak, sender: Address, context: Context) -> None:
+        origin = frame.origin
+        if origin != self.me:
+            context.drop("not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender)
+            return
+        context.count(RECEIVED[type(frame)])
+        if isinstance(frame, Nak):
+            self.outbound.on_nak(sender, frame.ranges, context)
+            return
+        if len(self.outbound.queue):
+            self._share_buffers(context.now_ns)
+        self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
 
     def tick(self, now_ns: int) -> Ready:
         """Fire every timer that is due."""

@@ -122,6 +122,7 @@ def simplify_views(search: Search) -> None:
     for number in sorted({action.number for action in script.actions if isinstance(action, Install)}, reverse=True):
         search.change(actions=_without_view(search.script.actions, number))
         search.change(actions=_told_at_once(search.script.actions, number))
+        search.change(actions=[_with_digest(action, "", number) for action in search.script.actions])
     for digest in ("", ZERO):
         search.change(actions=[_with_digest(action, digest) for action in search.script.actions])
     for at, action in enumerate(search.script.actions):
@@ -153,8 +154,10 @@ def _told_at_once(actions: list[Action], number: int) -> list[Action]:
     )
 
 
-def _with_digest(action: Action, digest: str) -> Action:
-    return action._replace(digest=digest) if isinstance(action, Install) else action
+def _with_digest(action: Action, digest: str, number: int | None = None) -> Action:
+    """Return the action with another digest, if it is an install (of view ``number``)."""
+    fits = isinstance(action, Install) and number in {None, action.number}
+    return action._replace(digest=digest) if fits and isinstance(action, Install) else action
 
 
 # What is sent
@@ -318,7 +321,7 @@ def plain_settings(search: Search) -> None:
 
 
 def plain_names(search: Search) -> None:
-    """Call the nodes a, b, c … again, and the digests by one letter."""
+    """Call the nodes a, b, c … again, the digests by one letter, and number the views from 1."""
     nodes = search.script.nodes()
     names = {node: node_name(at) for at, node in enumerate(nodes, 1)}
     if any(old != new for old, new in names.items()):
@@ -327,6 +330,14 @@ def plain_names(search: Search) -> None:
     letters = {key: "klmnop"[at] for at, key in enumerate(keys[:6])}
     if any(old != new for old, new in letters.items()):
         search.change(actions=[_with_key(action, letters) for action in search.script.actions])
+    numbers = sorted({action.number for action in search.script.actions if isinstance(action, Install)})
+    if numbers != list(range(1, len(numbers) + 1)):
+        search.change(
+            actions=[
+                action._replace(number=1 + numbers.index(action.number)) if isinstance(action, Install) else action
+                for action in search.script.actions
+            ]
+        )
 
 
 def _renamed(script: Script, names: dict[str, str]) -> Script:
