@@ -156,8 +156,9 @@ def _told_at_once(actions: list[Action], number: int) -> list[Action]:
 
 def _with_digest(action: Action, digest: str, number: int | None = None) -> Action:
     """Return the action with another digest, if it is an install (of view ``number``)."""
-    fits = isinstance(action, Install) and number in {None, action.number}
-    return action._replace(digest=digest) if fits and isinstance(action, Install) else action
+    if isinstance(action, Install) and number in {None, action.number}:
+        return action._replace(digest=digest)
+    return action
 
 
 # What is sent
