@@ -430,8 +430,8 @@ def test_sends_that_nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_ack_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_tail(original: Any, self: Inbound, tail: object, context: Context) -> None:
-        original(self, tail, context)
+    def on_tail(original: Any, self: Inbound, *heard: object) -> None:
+        original(self, *heard)
         self.ack_now = False
 
     _patch(monkeypatch, Inbound, "on_tail", on_tail)
