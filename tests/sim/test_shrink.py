@@ -227,6 +227,13 @@ def test_a_seed_whose_script_does_not_fail_is_kept_as_a_seed(monkeypatch: pytest
         shrink_seed(Origin(2))
 
 
+def test_a_run_that_is_not_fair_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(Config(), script_of("group a b", "5ms b pauses", "calm 9ms"))
+    monkeypatch.setattr(shrinking, "recorded", lambda origin, bug="": (case, "L2"))
+    with pytest.raises(NotReproducedError, match="seed 7 violates L2, but its script is not a fair run"):
+        shrink_seed(Origin(7))
+
+
 # The command
 
 

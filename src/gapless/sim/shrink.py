@@ -90,7 +90,7 @@ class Case(NamedTuple):
 
 
 class NotReproducedError(GaplessError):
-    """A seed fails, but the script that it recorded does not: only the seed can be replayed."""
+    """A seed fails, but the script that it recorded does not, or is not fair: only the seed can be repeated."""
 
 
 # Whether a script is a fair run
@@ -416,6 +416,11 @@ def shrink_seed(
     case, check = recorded(origin, bug)
     if not check:
         return None
+    if not sound(case.script):
+        raise NotReproducedError(
+            f"seed {origin.seed} violates {check}, but its script is not a fair run (docs/scenarios.md says what is): "
+            f"look at what was drawn before the check is blamed; repeat it by: {origin.command}"
+        )
     trial = Trial(check, bug)
     case, origin = _smaller_start(origin, trial) or (case, origin)
     if not trial(case):
