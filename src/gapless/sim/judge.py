@@ -142,6 +142,7 @@ class Judge:
         self.expected = NOTHING
         self.at_end: list[Callable[[Life], None]] = []
         self._digest: Digest = {}
+        self._departing: list[Address] = []
         self.look_ns = calm_ns
         self.reach = config.capacity if config.window == "fixed" else config.far_limit
         self.checks = [check(self) for check in checks]
@@ -199,6 +200,7 @@ class Judge:
         heard = life.heard
         for origin in [origin for origin in heard if origin not in life.view_members]:
             life.departed[origin] = heard.pop(origin)
+            self._departing.append(origin)
         for origin in view.members:
             if origin not in heard and origin != life.address:
                 marks, former = (digest or {}).get(origin), life.departed.pop(origin, None)
@@ -290,19 +292,9 @@ class Judge:
             for hook in self._delivered:
                 hook(life, delivery)
             self._learn_delivery(life, delivery)
-        inbound = life.member.inbound
-        for origin in moved:
-            window = inbound[origin].window
-            heard = life.heard[origin]
-            if window is None or not heard.open:
-                continue
-            low, delivered, high = heard.marks
-            moves = window.delivered != delivered or window.high != high or window.low != low
-            if moves or self.expected is not NOTHING:
-                for hook in self._moved:
-                    hook(life, origin, heard, window)
-                if moves:
-                    self._learn_marks(heard, window)
+        if self._departing:
+            self._learn_departures(life)
+        self._look_at_streams(life, moved)
         window = life.member.outbound.window
         low, delivered, high = life.stream.marks
         if window.low != low or window.delivered != delivered or window.high != high:
@@ -317,6 +309,21 @@ class Judge:
             self.look_ns = NEVER_NS
             for hook in self._timed:
                 hook()
+
+    def _look_at_streams(self, life: Life, moved: Iterable[Address]) -> None:
+        inbound = life.member.inbound
+        for origin in moved:
+            window = inbound[origin].window
+            heard = life.heard[origin]
+            if window is None or not heard.open:
+                continue
+            low, delivered, high = heard.marks
+            moves = window.delivered != delivered or window.high != high or window.low != low
+            if moves or self.expected is not NOTHING:
+                for hook in self._moved:
+                    hook(life, origin, heard, window)
+                if moves:
+                    self._learn_marks(heard, window)
 
     def look_at(self, t_ns: int) -> None:
         """Let the ``timed`` hooks look at the first step at or after ``t_ns``."""
@@ -478,6 +485,15 @@ class Judge:
         elif (heard := life.hearing(delivery.origin)) is not None:
             heard.next = delivery.last + 1
         life.unconsumed += delivery.message_count
+
+    def _learn_departures(self, life: Life) -> None:
+        """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
+        for origin in self._departing:
+            heard, stream = life.departed[origin], self.model.lives[origin].stream
+            heard.move_to(heard.consecutive())
+            if heard.open and stream.end_of(heard.due(stream)) <= heard.delivered:
+                self.report("S3", f"{origin} departs, but {heard.due(stream)} was there and was not handed out")
+        self._departing.clear()
 
     @staticmethod
     def _learn_marks(heard: Heard, window: Window) -> None:

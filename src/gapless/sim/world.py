@@ -45,6 +45,7 @@ from gapless.sim.script import (
 )
 from gapless.sim.tracing import Tracer
 from gapless.wire import decode
+from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -188,22 +189,37 @@ class World:
         return (leap or self.events % _SETTLE_EVERY == 0) and self.is_settled()
 
     def _give_up_ns(self) -> int:
-        """Return when a group that has not settled never will: every window's worth that waits may take B2."""
-        waiting = max((len(host.life.stream.queue) for host in self._alive() if host.life is not None), default=0)
-        rounds = 2 + (waiting + self.script.messages()) // self.config.capacity
-        return max(self.now_ns, self.script.calm_ns) + rounds * self.judge.bounds_ns[1]
+        """Return when a group that has not settled never will: in the worst case every piece that waits takes B2."""
+        waiting = [entry.payload for host in self._alive() if host.life for entry in host.life.stream.queue]
+        last_ns = 0
+        if self._pending_actions:
+            last_ns = max(action.at_ns for action in self.script.actions)
+            sends = (action for action in self.script.actions if isinstance(action, Send))
+            waiting += (payload for action in sends for payload in action.payloads)
+        room_bytes = run_room_bytes(self.config.max_frame_bytes)
+        pieces = sum(2 + len(payload) // room_bytes for payload in waiting)
+        return max(self.now_ns, self.script.calm_ns, last_ns) + (3 + pieces) * self.judge.bounds_ns[1]
 
     def is_settled(self) -> bool:
         """Return whether nothing is under way that somebody still needs."""
         if self._pending_actions:
             return False
-        for host in self._alive():
-            assert host.member is not None
-            window = host.member.outbound.window
-            if window.low != window.high or host.paused or len(host.member.outbound.queue):
+        return all(self._is_quiet(host) for host in self._alive())
+
+    def _is_quiet(self, host: Host) -> bool:
+        """Return whether a member has sent and heard everything that there is."""
+        member = host.member
+        assert member is not None
+        window = member.outbound.window
+        if window.low != window.high or host.paused or len(member.outbound.queue):
+            return False
+        for origin, stream in member.inbound.items():
+            other = self._by_node[origin.node]
+            if stream.window is None:
                 return False
-            for stream in host.member.inbound.values():
-                if stream.window is None:
+            if other.address == origin and other.member is not None:
+                window = other.member.outbound.window
+                if host.address in other.member.outbound.acks and stream.window.delivered < window.high:
                     return False
         return True
 
