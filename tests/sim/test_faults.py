@@ -197,7 +197,7 @@ def test_a_foreign_group_and_a_stranger_are_well_formed() -> None:
     assert foreign.group != 7
     assert foreign.sender == ORIGIN
     senders = {decode(copies[1].datagram).sender for copies in outcomes(Stranger(Random(1), 1.0), 50)}
-    assert ORIGIN._replace(incarnation=4) in senders, "an older life"
+    assert ORIGIN._replace(incarnation=0) in senders, "an older life"
     assert any(sender.node != ORIGIN.node for sender in senders), "another node"
 
 

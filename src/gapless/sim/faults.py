@@ -374,11 +374,11 @@ class Stranger:
         self.rate = rate
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
-        """Add a copy that says the same in the name of another node or of an earlier incarnation."""
+        """Add a copy that says the same in the name of another node, or of an incarnation before the first."""
         if self.rng.random() >= self.rate:
             return copies
-        node_flip, life_step = (1 << 40, 0) if self.rng.random() < 0.5 else (0, -1)
-        forged = _retold(crossing.datagram, node_flip=node_flip, life_step=life_step)
+        # Not the incarnation just before: somebody who does not know better may still count on that life.
+        forged = _retold(crossing.datagram, **({"node_flip": 1 << 40} if self.rng.random() < 0.5 else {"life": 0}))
         return [*copies, Copy(copies[0].delay_ns, forged, FORGED)] if forged else copies
 
 
@@ -490,10 +490,11 @@ def _wraps(label: Label, capacity: int) -> bool:
     return label.kind == "DATA" and label.last // capacity > (label.first - 1) // capacity
 
 
-def _retold(datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, life_step: int = 0) -> bytes:
+def _retold(datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, life: int | None = None) -> bytes:
     """Return the datagram as another group's or sender's, with a right checksum; nothing if it does not decode."""
     try:
         group, sender, frames = decode(datagram)
     except RemoteProtocolError:
         return b""
-    return encode(group ^ group_flip, Address(sender.node ^ node_flip, sender.incarnation + life_step), frames)
+    incarnation = sender.incarnation if life is None else life
+    return encode(group ^ group_flip, Address(sender.node ^ node_flip, incarnation), frames)

@@ -29,6 +29,7 @@ class _Oracle:
         self.span_ns = span_ns
         self.skew_ns = rng.choice((0, config.xmit_interval_ns // 10, config.xmit_interval_ns, span_ns // 10))
         self.members = list(names)
+        self.now_ns = 0
         self.number = 0
         self.nodes = len(names)
         self.told_ns: dict[str, int] = {}
@@ -42,7 +43,8 @@ class _Oracle:
         self._tell(0, ZERO if self.rng.random() < 0.5 else "")
 
     def change(self, at_ns: int) -> None:
-        """Let one thing happen to the membership."""
+        """Let one thing happen to the membership, after everything that has happened to it before."""
+        at_ns = self.now_ns = max(at_ns, self.now_ns)
         changes = [self._join, self._readmit] if self.zombies else [self._join]
         if len(self.members) > 2:
             changes += [self._crash, self._leave, self._expel]
@@ -116,7 +118,7 @@ class _Oracle:
         """One crashes and comes back at once in a new incarnation, sometimes before the others have noticed."""
         old = self._remove()
         new = old + "'"
-        at_ns = max(at_ns, self.told_ns.get(old, 0))
+        at_ns = self.now_ns = max(at_ns, self.told_ns.get(old, 0))
         self.actions += (Crash(at_ns, old), Start(at_ns, new))
         if self.members and self.rng.random() < 0.5:
             self._tell(at_ns, "")
