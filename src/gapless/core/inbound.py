@@ -100,9 +100,18 @@ class Inbound:
             if tail.start is None or tail.reader != me.incarnation:
                 return
             self.begin(tail.start, context)
+        elif tail.start is not None and tail.reader == me.incarnation:
+            self._start_later(self.window, tail.start, context)
         self.announced = max(self.announced, tail.high)
         self.on_gone(tail.low)
         self.ack_now = True
+
+    def _start_later(self, window: Window, start: int, context: Context) -> None:
+        """Believe the sender rather than a digest: what it sent before it knew of this member is not for it (I-22)."""
+        if window.delivered == self.start < start:
+            window.skip_to(start)
+            self.start = start
+            context.event(Started(self.origin, start))
 
     def begin(self, start: int, context: Context) -> None:
         """Open the stream at ``start`` and take in what came too early."""

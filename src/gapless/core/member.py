@@ -282,7 +282,7 @@ class Member:
             self._welcome(origin, digest or {}, context)
         self.outbound.install(view.id.number, view.members, context)
         for origin in () if first_view and digest is not None else joined:
-            self.outbound.tell_start(origin, context)
+            self.outbound.welcome(origin, context)
         return self._finish(())
 
     def set_digest(self, digest: Digest, now_ns: int) -> Ready:

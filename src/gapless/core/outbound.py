@@ -9,7 +9,8 @@ On reception of a nak from P: what is stored is sent again (repairs.py); for wha
 low"; a nak without ranges is answered with the start that P has been given.
 
 Every tail interval: while somebody has not acknowledged everything, and nothing was sent lately, low and high are
-announced: to the one that is behind, or to all. The interval doubles up to ``xmit_interval``.
+announced: to the one that is behind, or to all; and to a new member that has not confirmed its start, that start. The
+interval doubles up to ``xmit_interval``.
 
 Flow control: beside ``capacity`` and ``window_bytes``, the bytes outstanding never exceed the share of this sender in
 the smallest receive buffer that a member has advertised (design rule 7).
@@ -52,6 +53,7 @@ class Outbound:
         self.repairs = Repairs(config)
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes))
         self.starts: dict[Address, int] = {}
+        self._unconfirmed: set[Address] = set()
         self.view = 0
         self._buffers: dict[Address, int] = {}
         self._senders = 1
@@ -133,8 +135,12 @@ class Outbound:
         if self._buffers.get(peer) != buffer_bytes:
             self._buffers[peer] = buffer_bytes
             self.limit_bytes(self._senders)
+        if seqno >= self.starts[peer]:
+            self._unconfirmed.discard(peer)
         if self.acks.ack(peer, seqno):
             self.release(context, "ack")
+        elif not self._unconfirmed and self.window.low == self.window.high:
+            self._tail_ns = None
 
     def acknowledge_self(self, context: Context) -> None:
         """Let the own delivery count as the own ack (N4-26)."""
@@ -148,7 +154,7 @@ class Outbound:
         if self.window.low > low:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged)
             self._watch(context.now_ns)
-        if self.window.low == self.window.high:
+        if self.window.low == self.window.high and not self._unconfirmed:
             self._tail_ns = None
         self.flush(context, reason)
 
@@ -184,6 +190,14 @@ class Outbound:
         context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high)
         context.transmit(peer, Tail(self.me, self.window.low, self.window.high, self.starts[peer], peer.incarnation))
 
+    def welcome(self, peer: Address, context: Context) -> None:
+        """Tell a new member its start, and again with every announcement until it has acknowledged that far."""
+        self._unconfirmed.add(peer)
+        self.tell_start(peer, context)
+        if self._tail_ns is None:
+            self._tail_interval_ns = self.config.tail_delay_ns
+            self._tail_ns = context.now_ns + self._tail_interval_ns
+
     # Every interval
 
     @property
@@ -196,12 +210,16 @@ class Outbound:
         if self._tail_ns is None or self._tail_ns > context.now_ns:
             return
         behind = [member for member in self.acks.behind(self.window.high) if member != self.me]
-        if not behind:
+        behind = [member for member in behind if member not in self._unconfirmed]
+        if not behind and not self._unconfirmed:
             self._tail_ns = None
             return
-        to = behind[0] if len(behind) == 1 else None
-        context.step("TAIL_OUT", self.me, peer=to, low=self.window.low, high=self.window.high)
-        context.transmit(to, Tail(self.me, self.window.low, self.window.high, None))
+        for peer in sorted(self._unconfirmed):
+            self.tell_start(peer, context)
+        if behind:
+            to = behind[0] if len(behind) == 1 else None
+            context.step("TAIL_OUT", self.me, peer=to, low=self.window.low, high=self.window.high)
+            context.transmit(to, Tail(self.me, self.window.low, self.window.high, None))
         self._tail_interval_ns = min(2 * self._tail_interval_ns, self.config.xmit_interval_ns)
         self._tail_ns = context.now_ns + self._tail_interval_ns
 
@@ -227,6 +245,7 @@ class Outbound:
         high = self.window.high
         self.view = number
         self.starts = {member: self.starts.get(member, high) for member in members}
+        self._unconfirmed.intersection_update(members)
         self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
         self.limit_bytes(self._senders)
         self.acks.adjust(members, high)

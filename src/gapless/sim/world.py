@@ -211,7 +211,7 @@ class World:
         member = host.member
         assert member is not None
         window = member.outbound.window
-        if window.low != window.high or host.paused or len(member.outbound.queue):
+        if window.low != window.high or host.paused or len(member.outbound.queue) or member.outbound.tail_due_ns:
             return False
         for origin, stream in member.inbound.items():
             other = self._by_node[origin.node]
