@@ -250,9 +250,9 @@ class S8(Check):
         """The member that the ack is from has delivered that far."""
         if frame.origin != life.address:
             return
-        heard = self.model.lives[sender].hearing(life.address)
-        if heard is None or frame.seqno > heard.delivered:
-            self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {heard.delivered if heard else None}")
+        taken = self.model.lives[sender].has_taken(life.address)
+        if frame.seqno > taken:
+            self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {taken}")
 
     def ack_out(self, life: Life, to: Address | None, frame: Ack) -> None:  # noqa: ARG002
         """What was delivered before may be acknowledged; what is delivered only now, once that is known."""

@@ -173,6 +173,7 @@ class S12(Check):
         self._stored = 0
         self._dropped: dict[str, int] = {}
         self._summoned = False
+        self._full = False
 
     def _summon(self) -> None:
         """Look at the end of this step, once."""
@@ -199,8 +200,9 @@ class S12(Check):
         if row.reason in _DATA_REASONS:
             self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.message_count
             self._summon()
-        if row.reason == "full" and row.origin is not None:
-            self._check_full(life, row.origin)
+            if row.reason == "full" and row.origin is not None and not self._full:
+                self._full = True
+                self._check_full(life, row.origin)
 
     def _check_full(self, life: Life, origin: Address) -> None:
         """Something was refused for its bytes: all of it together must be over the limit. Learn what is left."""
@@ -222,7 +224,7 @@ class S12(Check):
         found = self._stored + dropped.get("full", 0), *map(dropped.get, _COUNTED, _ZEROS)
         if found != expected:
             self.fail(f"{life.name} took {self._stored} and dropped {dropped}, but {expected} was due")
-        self._stored, self._summoned = 0, False
+        self._stored, self._summoned, self._full = 0, False, False
         if dropped:
             self._dropped = {}
 

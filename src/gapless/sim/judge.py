@@ -494,6 +494,7 @@ class Judge:
         for origin in self._departing:
             heard, stream = life.departed[origin], self.model.lives[origin].stream
             heard.move_to(heard.consecutive())
+            life.taken[origin] = max(life.taken.get(origin, 0), heard.delivered)
             if heard.open and stream.end_of(heard.due(stream)) <= heard.delivered:
                 self.report("S3", f"{origin} departs, but {heard.due(stream)} was there and was not handed out")
         self._departing.clear()

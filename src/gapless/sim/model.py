@@ -228,6 +228,7 @@ class Life:
         "name",
         "own_next",
         "stream",
+        "taken",
         "unconsumed",
         "view",
         "view_members",
@@ -245,9 +246,15 @@ class Life:
         self.stream = Stream()
         self.heard: dict[Address, Heard] = {}
         self.departed: dict[Address, Heard] = {}
+        self.taken: dict[Address, int] = {}
         self.own_next = 1
         self.blocked: set[int] = set()
         self.unconsumed = 0
+
+    def has_taken(self, origin: Address) -> int:
+        """Return up to where this life has ever taken the stream of ``origin``, before or after a departure."""
+        heard = self.heard.get(origin)
+        return max(self.taken.get(origin, 0), heard.delivered if heard is not None else 0)
 
     def hearing(self, origin: Address) -> Heard | None:
         """Return the stream of ``origin`` as this life has it, or had it when the origin departed."""
