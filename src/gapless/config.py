@@ -126,7 +126,7 @@ class Config:
         """Return the config that a TOML text holds in ``table`` (dots for nesting, ``""`` for the top level)."""
         try:
             found: object = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not TOML: {error}") from error
         for part in table.split(".") if table else ():
             found = found.get(part) if isinstance(found, dict) else None

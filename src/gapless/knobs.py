@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gapless.errors import ConfigError
-from gapless.units import NS_PER_MS, format_duration, format_size, parse_duration, parse_size
+from gapless.units import MOST_DIGITS, NS_PER_MS, format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +84,7 @@ class Knob:
     def read_text(self, text: str) -> Value:
         """Return the inner form of what a property string says: there a bare duration counts milliseconds."""
         outer: object = text
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS:
             outer = int(text)
             if self.kind is Kind.DURATION:
                 self.check(outer * NS_PER_MS, shown=text)

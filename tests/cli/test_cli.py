@@ -51,6 +51,13 @@ WRONG = {
     "unknown mutant": (["mutants", "--only", "nobody"], "take over a gap"),
     "too few receivers": (["explore", "--receivers", "0"], "receivers"),
     "loss of everything": (["demo", "--loss", "99"], "loss"),
+    "loss of nothing known": (["demo", "--loss", "nan"], "loss"),
+    "more seeds than there are": (["sim", "--seeds", "9" * 30], "seeds"),
+    "a seed too large": (["sim", "9" * 30], "SEED"),
+    "a number too long": (["config", "--properties", "capacity=" + "9" * 5000], "capacity"),
+    "a duration too long": (["config", "--properties", "xmit_interval=" + "9" * 5000 + "ms"], "digits"),
+    "knobs of a hunt": (["shrink", "--mutant", "ack of high", "--properties", "capacity=4"], "SEED"),
+    "unknown profile of a hunt": (["shrink", "--all-mutants", "--profile", "foo"], "nakack4"),
 }
 
 
@@ -73,6 +80,8 @@ CORRUPT = {
     "not text": bytes(range(256)),
     "wrong type": b"[gapless]\ncapacity = 'many'\n",
     "duration without unit": b"[gapless]\nxmit_interval = 500\n",
+    "a number too long": b"[gapless]\ncapacity = " + b"9" * 6000,
+    "nested too deep": b"[gapless]\ncapacity = " + b"[" * 100_000,
 }
 
 
@@ -89,7 +98,19 @@ def test_a_corrupt_config_file(
     assert err.count("\n") == 1, err
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\n", bytes(range(256)), b"group a b\n----\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello\n",
+        bytes(range(256)),
+        b"group a b\n----\n",
+        b"group a b\n5ms a cancels send " + b"9" * 5000 + b"\n----\n",
+        b"group a b\nlose DATA a" + b"9" * 5000 + b" a->b #1\n----\n",
+        b"group a b\n5ms a sends a1..99999999 of 1B\n----\n",
+    ],
+    ids=range(7),
+)
 def test_a_corrupt_scenario(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "broken.txt"
     path.write_bytes(content)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from math import isnan
 from time import perf_counter
 from typing import Any
 
 import click
 
 from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
-from gapless.cli.sim import cores
+from gapless.cli.sim import MOST_SEED, cores
 
 
 @click.command()
 @click.option("--members", type=click.IntRange(2, 26), default=3, show_default=True, help="Members, all sending.")
 @click.option("--messages", type=click.IntRange(1, 1_000_000), default=5000, show_default=True, help="Per member.")
 @click.option("--loss", type=click.FloatRange(0, 50), default=5.0, show_default=True, help="Per cent of frames lost.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of all randomness.")
-@click.option("--seeds", type=click.IntRange(0), default=200, show_default=True, help="Groups in the swarm; 0: none.")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
+@click.option(
+    "--seeds", type=click.IntRange(0, 100_000), default=200, show_default=True, help="Groups in the swarm; 0: none."
+)
 @json_option
 def demo(members: int, messages: int, loss: float, seed: int, seeds: int, as_json: bool) -> int:
     """Show a group that loses frames and no messages, then try to break a few hundred more."""
     from gapless.sim.run import sweep
     from gapless.sim.show import show
+
+    if isnan(loss):
+        raise click.UsageError("--loss is a number from 0 to 50")
 
     began_s = perf_counter()
     with progress_bar("a lossy group", 100, quiet=as_json) as done:
@@ -61,7 +67,7 @@ _MEANINGS = {
     "frames_lost": "frames that the network lost",
     "naks": "questions for what was missing",
     "repairs": "frames sent again",
-    "latency_p50_ms": "half of all deliveries took no longer (virtual time, 200 µs network)",
+    "latency_p50_ms": "half of all deliveries took no longer (virtual time, 200 us network)",
     "latency_p99_ms": "99 of 100 deliveries took no longer",
     "swarm_groups": "groups with random knobs and every kind of fault",
     "swarm_events": "events in them",

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(1), default=50, show_default=True, help="Seeds to try for each bug.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Seeds to try for each bug."
+)
 @click.option("--only", default=None, metavar="NAME", help="Plant only the bug of that name.")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
 @json_option

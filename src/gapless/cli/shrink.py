@@ -44,10 +44,14 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     """Shrink the failing run of SEED to a scenario file, and show it.
 
     The options that say what is run are those of "gapless sim". With --mutant and no SEED the seeds are tried until the
-    bug shows. The scenario is written to the folder of -o
-    (tests/scenarios if it is not given) under the name of the check that fails, or of the planted bug. Exits with 1 if
-    the seed fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to shrink.
+    bug shows. The scenario is written to the folder of -o (if it is not given: tests/scenarios, or its folder planted)
+    under the name of the check that fails, or of the planted bug. Exits with 1 if the seed fails by itself, with 0 if a
+    planted bug made it fail, with 2 if there is nothing to shrink.
     """
+    config = read_config(profile, config_file, properties)
+    given = config_file is not None or properties is not None or profile is not None
+    if seed is None and given:
+        raise click.UsageError("knobs go with a SEED; a hunt for a planted bug draws them from its seeds")
     if all_mutants:
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
@@ -60,10 +64,8 @@ def shrink(  # noqa: PLR0917 - one parameter per option
         return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
-    config = read_config(profile, config_file, properties)
-    given = config_file is not None or properties is not None or profile is not None
     origin = Origin(seed, messages, members, config if given else None)
-    return _shrink_seed(origin, bug, folder or Path("tests/scenarios"), as_json)
+    return _shrink_seed(origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json)
 
 
 def _shrink_seed(origin: Origin, bug: str, folder: Path, as_json: bool) -> int:

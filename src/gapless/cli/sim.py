@@ -14,14 +14,20 @@ if TYPE_CHECKING:
 
     from gapless.sim.run import Outcome, Sweep
 
+MOST_SEED = 2**63 - 1
+"""The largest seed that is taken."""
 _SHOWN_FAILURES = 10
 _THOROUGH = 300
 
 
 @click.command()
-@click.argument("seed", type=click.IntRange(0), required=False)
-@click.option("--seeds", type=click.IntRange(1), default=None, metavar="N", help="Run N seeds instead of one.")
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first of the N seeds.")
+@click.argument("seed", type=click.IntRange(0, MOST_SEED), required=False)
+@click.option(
+    "--seeds", type=click.IntRange(1, 10_000_000), default=None, metavar="N", help="Run N seeds instead of one."
+)
+@click.option(
+    "--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first of the N seeds."
+)
 @click.option("--messages", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per member.")
 @click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in each group (default: by seed).")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gapless.sim.observations import MUST_HAPPEN
+from gapless.sim.script import Install
 from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.world import World
 
@@ -23,6 +24,37 @@ if TYPE_CHECKING:
     from gapless.sim.script import Script
     from gapless.sim.swarm import Plan
     from gapless.sim.tracing import Row
+
+
+FAULT_KINDS = (
+    "burst",
+    "clock",
+    "clog",
+    "corrupt",
+    "crash",
+    "delay",
+    "duplicate",
+    "foreign",
+    "garbage",
+    "hold",
+    "late-timer",
+    "loss",
+    "partition",
+    "pause",
+    "refuse",
+    "slow-reader",
+    "stranger",
+    "swizzle",
+    "target-acks",
+    "target-first",
+    "target-last",
+    "target-repair",
+    "target-tails",
+    "target-wrap",
+    "truncate",
+    "view",
+)
+"""Every kind of fault that is counted; a sweep reports all of them, also those that never struck."""
 
 
 @dataclass(slots=True)
@@ -58,7 +90,7 @@ class Sweep:
     messages: int = 0
     simulated_ns: int = 0
     real_s: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FAULT_KINDS, 0)))
     seen: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
@@ -134,12 +166,13 @@ def outcome_of(seed: int, character: str, world: World) -> Outcome:
 
 
 def faults_of(world: World) -> dict[str, int]:
-    """Return how often each kind of fault struck in a run."""
+    """Return how often each kind of fault struck in a run. The views that a group begins with are none."""
     acts = Counter(type(action).__name__.lower() for action in world.script.actions)
-    members = {kind: acts[kind] for kind in ("pause", "crash", "read", "install") if acts[kind]}
-    struck = {name: count for name, count in world.network.chain.struck.items() if count}
-    late = {"late-timer": world.late_ticks} if world.late_ticks else {}
-    return {**struck, **members, **late}
+    views = sum(isinstance(action, Install) and action.number > 1 for action in world.script.actions)
+    clocks = sum(clock.drift_ppm != 0 for clock in world.script.clocks.values())
+    members = {"pause": acts["pause"], "crash": acts["crash"], "slow-reader": acts["read"], "view": views}
+    counts = {**world.network.chain.struck, **members, "late-timer": world.late_ticks, "clock": clocks}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def same_digest(seed: int, other: str) -> bool:

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
     from gapless.sim.script import Action
 
+MOST_MESSAGES = 10_000
+"""Messages that one line may send."""
 MAX_SENT_BYTES = 1 << 28
 """What one line of a script may send at most: a slip of the pen must not eat the memory."""
 
@@ -181,6 +183,8 @@ def _contents(match: re.Match[str]) -> Iterator[bytes]:
         first, last, size_bytes = int(match["first"]), int(match["last"] or match["first"]), int(match["size"])
         if last < first:
             raise ScenarioError(f"{match[0]!r} ends before it begins")
+        if last - first >= MOST_MESSAGES:
+            raise ScenarioError(f"{match[0]!r} are too many messages in one line; the most is {MOST_MESSAGES}")
         _check_size((last - first + 1) * max(1, size_bytes))
         yield from (payload(match["who"], number, size_bytes) for number in range(first, last + 1))
     else:
@@ -301,12 +305,12 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ("resumes?", Resume),
         ("crash(?:es)?", Crash),
         (
-            rf"installs? +view +(\d+): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(?:{_KEY}))?",
+            rf"installs? +view +(\d{{1,9}}): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(?:{_KEY}))?",
             lambda at, who, number, members, *key: Install(at, who, int(number), tuple(members.split()), _either(key)),
         ),
         (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
         (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
-        (r"cancels? +send +(\d+)", lambda at, who, nth: Cancel(at, who, int(nth))),
+        (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
         (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
         ("reads? +at +once", lambda at, who: Read(at, who, 0)),
         (
@@ -530,6 +534,9 @@ def _at_line(number: int, read: Callable[[Script, str], bool], script: Script, l
         return read(script, line)
     except ScenarioError as error:
         raise ScenarioError(f"{number}: {error}") from error
+    except ValueError as error:
+        # Python refuses to read a number of some thousand digits.
+        raise ScenarioError(f"{number}: a number is too long: {error}") from error
 
 
 def _read_setting(script: Script, line: str) -> bool:
