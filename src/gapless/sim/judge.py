@@ -210,7 +210,7 @@ class Judge:
                 else:
                     stream = self.model.lives[origin].stream
                     heard[origin] = Heard(start, former.end(stream))
-                    heard[origin].forgiven = stream.marks.low
+                    heard[origin].forgiven = max(stream.marks.low, life.taken[origin])
 
     def learn(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""

@@ -273,7 +273,8 @@ class Model:
     def owes_from(self, origin: Address, life: Life) -> int | None:
         """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
 
-        One that had taken the origin for departed has given up what the origin let go before it was taken back in.
+        One that had taken the origin for departed has given up what it had acknowledged of a message in pieces, and
+        what the origin let go before it was taken back in.
         """
         heard = life.heard.get(origin)
         counted_from = self.lives[origin].stream.starts.get(life.address) if origin in self.lives else None
