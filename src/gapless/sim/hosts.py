@@ -101,3 +101,20 @@ class Host:
     def local_ns(self, true_ns: int) -> int:
         """Return what the clock of the host shows."""
         return self.clock.local_ns(true_ns)
+
+    def is_quiet(self, by_node: dict[int, Host]) -> bool:
+        """Return whether the member has sent and heard everything that there is."""
+        member = self.member
+        assert member is not None
+        outbound = member.outbound
+        if outbound.window.low != outbound.window.high or self.paused or len(outbound.queue) or outbound.tail_due_ns:
+            return False
+        for origin, stream in member.inbound.items():
+            other = by_node[origin.node]
+            if stream.window is None:
+                return False
+            if other.address == origin and other.member is not None:
+                theirs = other.member.outbound
+                if self.address in theirs.acks and stream.window.delivered < theirs.window.high:
+                    return False
+        return True

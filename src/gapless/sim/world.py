@@ -204,24 +204,7 @@ class World:
         """Return whether nothing is under way that somebody still needs."""
         if self._pending_actions:
             return False
-        return all(self._is_quiet(host) for host in self._alive())
-
-    def _is_quiet(self, host: Host) -> bool:
-        """Return whether a member has sent and heard everything that there is."""
-        member = host.member
-        assert member is not None
-        window = member.outbound.window
-        if window.low != window.high or host.paused or len(member.outbound.queue) or member.outbound.tail_due_ns:
-            return False
-        for origin, stream in member.inbound.items():
-            other = self._by_node[origin.node]
-            if stream.window is None:
-                return False
-            if other.address == origin and other.member is not None:
-                window = other.member.outbound.window
-                if host.address in other.member.outbound.acks and stream.window.delivered < window.high:
-                    return False
-        return True
+        return all(host.is_quiet(self._by_node) for host in self._alive())
 
     def rest(self) -> None:
         """Watch the settled group for a while: it must be silent."""
