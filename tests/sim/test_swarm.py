@@ -18,7 +18,7 @@ SEEDS = range(300)
 
 
 def test_a_sweep_keeps_every_promise_and_sees_everything() -> None:
-    result = sweep(SEEDS, workers=2)
+    result = sweep(SEEDS, workers=2, messages=50)
     broken = [f"seed {outcome.seed}: {violation}" for outcome in result.failed for violation in outcome.violations[:1]]
     assert broken == []
     assert result.never_seen == []
