@@ -292,14 +292,18 @@ class Partition:
         return [] if cut else copies
 
 
-class Corrupt:
-    """A few bits of the datagram are flipped."""
-
-    name = "corrupt"
+class _Rated:
+    """A fault that strikes each crossing with the same probability."""
 
     def __init__(self, rng: Random, rate: float) -> None:
         self.rng = rng
         self.rate = rate
+
+
+class Corrupt(_Rated):
+    """A few bits of the datagram are flipped."""
+
+    name = "corrupt"
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Flip one to eight different bits of the first copy."""
@@ -311,14 +315,10 @@ class Corrupt:
         return [Copy(copies[0].delay_ns, bytes(damaged), CORRUPT), *copies[1:]]
 
 
-class Truncate:
+class Truncate(_Rated):
     """The datagram is cut short."""
 
     name = "truncate"
-
-    def __init__(self, rng: Random, rate: float) -> None:
-        self.rng = rng
-        self.rate = rate
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Cut the first copy anywhere, even to nothing."""
@@ -328,14 +328,10 @@ class Truncate:
         return [Copy(copies[0].delay_ns, cut, CORRUPT), *copies[1:]]
 
 
-class Garbage:
+class Garbage(_Rated):
     """Random bytes arrive beside the datagram."""
 
     name = "garbage"
-
-    def __init__(self, rng: Random, rate: float) -> None:
-        self.rng = rng
-        self.rate = rate
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Add a copy of random length and bytes, half of them with a header that begins well."""
@@ -347,14 +343,10 @@ class Garbage:
         return [*copies, Copy(copies[0].delay_ns, noise, FORGED)]
 
 
-class Foreign:
+class Foreign(_Rated):
     """A well-formed datagram of another group arrives beside the true one."""
 
     name = "foreign"
-
-    def __init__(self, rng: Random, rate: float) -> None:
-        self.rng = rng
-        self.rate = rate
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Add a copy that says the same to another group."""
@@ -364,14 +356,10 @@ class Foreign:
         return [*copies, Copy(copies[0].delay_ns, forged, FORGED)] if forged else copies
 
 
-class Stranger:
+class Stranger(_Rated):
     """A well-formed datagram of somebody who is no member, or of a life that is over, arrives beside the true one."""
 
     name = "stranger"
-
-    def __init__(self, rng: Random, rate: float) -> None:
-        self.rng = rng
-        self.rate = rate
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:  # noqa: ARG002
         """Add a copy that says the same in the name of another node, or of an incarnation before the first."""

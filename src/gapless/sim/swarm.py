@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 CHARACTERS = ("calm", "loss", "swarm")
 """What a run may be like; a seed draws one of them, mostly the last."""
 
-MEMBERS = 4
-"""The members of the standard cell."""
 MESSAGES = 100
 """What each member of the standard cell sends."""
 
