@@ -26,6 +26,8 @@ END = 0x04
 """Flag: the last piece of its message."""
 NOT_BACK = 0x08
 """Flag: the origin does not want its own message back."""
+ACKED = 0x10
+"""Flag: every receiver acknowledges the message as soon as it has delivered it."""
 
 MAX_PART_BYTES = 0xFFFF
 """The longest single entry of a run; a longer message travels in pieces."""

@@ -1,6 +1,38 @@
 """Bytes to frames and back, total: any bytes give frames or a ``RemoteProtocolError``."""
 
 from gapless.wire.codec import decode, encode
-from gapless.wire.frames import Ack, Data, Datagram, Frame, Gone, Nak, Tail
+from gapless.wire.frames import (
+    Ack,
+    Close,
+    Data,
+    Datagram,
+    Frame,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Progress,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+)
 
-__all__ = ["Ack", "Data", "Datagram", "Frame", "Gone", "Nak", "Tail", "decode", "encode"]
+__all__ = [
+    "Ack",
+    "Close",
+    "Data",
+    "Datagram",
+    "Frame",
+    "Gone",
+    "Nak",
+    "OutOfBand",
+    "OutOfBandAck",
+    "Progress",
+    "Stable",
+    "Tail",
+    "Unreliable",
+    "Vote",
+    "decode",
+    "encode",
+]

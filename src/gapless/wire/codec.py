@@ -17,9 +17,26 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import Address
-from gapless.run import BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run
-from gapless.wire.frames import Ack, Data, Datagram, Frame, Gone, Nak, Range, Tail
+from gapless.identity import U32_MAX, Address
+from gapless.run import ACKED, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run
+from gapless.wire.frames import (
+    CONNECTION,
+    Ack,
+    Close,
+    Data,
+    Datagram,
+    Frame,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Progress,
+    Range,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,14 +47,19 @@ SEALED = 0x01
 """Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
 STARTS = 0x01
 """Tail flag: the fields start and reader count."""
+FIRST = 0x20
+"""Data flag: the connection starts with this run. It belongs to the frame, not to the run."""
+EPOCH = 0x40
+"""Frame flag: an epoch stands between the prefix and the body."""
 REPAIR = 0x80
-"""Data flag: the run answers a nak. It belongs to the frame, not to the run."""
+"""Data flag: the run is sent again. It belongs to the frame, not to the run."""
 
-DATA, ACK, NAK, GONE, TAIL = range(1, 6)
+DATA, ACK, NAK, GONE, TAIL, VOTE, STABLE, OUT_OF_BAND, OUT_OF_BAND_ACK, UNRELIABLE = range(1, 11)
 MEMBERSHIP_KINDS = range(0x10, 0x20)
 """Frame kinds kept free for membership."""
-UNICAST_KINDS = range(0x20, 0x30)
-"""Frame kinds kept free for unicast connections."""
+CLOSE = 0x20
+UNICAST_KINDS = range(0x21, 0x30)
+"""Frame kinds kept free for unicast connections; they share the kinds of streams, but for CLOSE."""
 
 SEQNO_MAX = 2**63 - 1
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
@@ -60,6 +82,8 @@ REASONS = (
     "seqno",
     "range",
     "piece",
+    "epoch",
+    "order",
 )
 """Every reason for which the decoder refuses a datagram."""
 
@@ -74,6 +98,10 @@ _NAK = Struct("<H")
 _RANGE = Struct("<QI")
 _GONE = Struct("<Q")
 _TAIL = Struct("<QQQQ")
+_EPOCH = Struct("<Q")
+_COUNTS = Struct("<IH")
+_PROGRESS = Struct("<QQQQ")
+_FLOOR = Struct("<Q")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 """Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
 
@@ -89,24 +117,38 @@ NAK_OVERHEAD_BYTES = _PREFIX.size + _NAK.size
 RANGE_BYTES = _RANGE.size
 """What one range of a NAK takes."""
 
-_BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size}
+PROGRESS_OVERHEAD_BYTES = _PREFIX.size + _COUNTS.size
+"""What a VOTE or STABLE frame spends beside its entries."""
+PROGRESS_BYTES = _PROGRESS.size
+"""What one entry of a VOTE or STABLE frame takes."""
+OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
+"""What an OUT_OF_BAND frame spends beside the length table and the messages."""
+
+_BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
 _PREFIX_LENGTH_BYTES = 4
-_DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK
+_DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
 _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 
 
-def run_room_bytes(max_frame_bytes: int) -> int:
-    """Return how many bytes of lengths and messages fit one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - HEADER_BYTES - DATA_OVERHEAD_BYTES
+def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
+    """Return how many bytes of lengths and messages of a stream fit one datagram of ``max_frame_bytes``."""
+    return max_frame_bytes - HEADER_BYTES - DATA_OVERHEAD_BYTES - (_EPOCH.size if epoch else 0)
 
 
 def size_bytes(frame: Frame) -> int:
     """Return what ``frame`` takes in a datagram."""
     if isinstance(frame, Data):
+        return DATA_OVERHEAD_BYTES + frame.run.size_bytes + (_EPOCH.size if frame.epoch else 0)
+    if isinstance(frame, (Nak, OutOfBandAck)):
+        epoch_bytes = _EPOCH.size if isinstance(frame, Nak) and frame.epoch else 0
+        return NAK_OVERHEAD_BYTES + RANGE_BYTES * len(frame.ranges) + epoch_bytes
+    if isinstance(frame, (Vote, Stable)):
+        return PROGRESS_OVERHEAD_BYTES + PROGRESS_BYTES * len(frame.progress)
+    if isinstance(frame, OutOfBand):
+        return OUT_OF_BAND_OVERHEAD_BYTES + frame.run.size_bytes
+    if isinstance(frame, Unreliable):
         return DATA_OVERHEAD_BYTES + frame.run.size_bytes
-    if isinstance(frame, Nak):
-        return NAK_OVERHEAD_BYTES + RANGE_BYTES * len(frame.ranges)
-    return _PREFIX.size + _BODY_BYTES[type(frame)]
+    return _PREFIX.size + _BODY_BYTES[type(frame)] + (_EPOCH.size if frame.epoch else 0)
 
 
 def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
@@ -127,8 +169,12 @@ def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
     return b"".join(parts)
 
 
-def _prefix(kind: int, flags: int, body_bytes: int, origin: Address) -> bytes:
-    return _PREFIX.pack(kind, flags, body_bytes + _PREFIX.size - _PREFIX_LENGTH_BYTES, *origin)
+def _prefix(kind: int, flags: int, body_bytes: int, origin: Address, epoch: int = 0) -> bytes:
+    if not epoch:
+        return _PREFIX.pack(kind, flags, body_bytes + _PREFIX.size - _PREFIX_LENGTH_BYTES, *origin)
+    _check_epoch(epoch)
+    length = body_bytes + _EPOCH.size + _PREFIX.size - _PREFIX_LENGTH_BYTES
+    return _PREFIX.pack(kind, flags | EPOCH, length, *origin) + _EPOCH.pack(epoch)
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
@@ -138,6 +184,12 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
     if frame.repair:
         flags |= REPAIR
     lengths, payload = run.lengths, run.payload
+    if frame.epoch or frame.first:
+        _check_first(frame.first, frame.epoch)
+        flags |= FIRST if frame.first else 0
+        prefix = _prefix(DATA, flags, _DATA.size + len(lengths) + len(payload), run.origin, frame.epoch)
+        parts += (prefix, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths, payload)
+        return
     length = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES + len(lengths) + len(payload)
     node, incarnation = run.origin
     fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count)
@@ -145,27 +197,73 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
-    parts += (_prefix(ACK, 0, _ACK.size, frame.origin), _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
+    prefix = _prefix(ACK, 0, _ACK.size, frame.origin, frame.epoch)
+    parts += (prefix, _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
 
 
 def _encode_nak(parts: list[bytes], frame: Nak) -> None:
-    ranges = frame.ranges
+    _encode_ranges(parts, NAK, frame.origin, frame.ranges, frame.epoch)
+
+
+def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
+    _check_some(frame.ranges)
+    _encode_ranges(parts, OUT_OF_BAND_ACK, frame.origin, frame.ranges, 0)
+
+
+def _encode_ranges(parts: list[bytes], kind: int, origin: Address, ranges: tuple[Range, ...], epoch: int) -> None:
     _check_ranges(ranges)
-    parts += (_prefix(NAK, 0, _NAK.size + len(ranges) * _RANGE.size, frame.origin), _NAK.pack(len(ranges)))
+    parts += (_prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch), _NAK.pack(len(ranges)))
     if ranges:
         flat = [number for first, last in ranges for number in (first, last - first)]
         parts.append(pack("<" + "QI" * len(ranges), *flat))
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
-    parts += (_prefix(GONE, 0, _GONE.size, frame.origin), _GONE.pack(_mark(frame.low)))
+    parts += (_prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(_mark(frame.low)))
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
     flags = 0 if frame.start is None else STARTS
     _check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
     body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.reader)
-    parts += (_prefix(TAIL, flags, _TAIL.size, frame.origin), body)
+    parts += (_prefix(TAIL, flags, _TAIL.size, frame.origin, frame.epoch), body)
+
+
+def _encode_close(parts: list[bytes], frame: Close) -> None:
+    _check_first(True, frame.epoch)
+    parts.append(_prefix(CLOSE, 0, 0, frame.origin, frame.epoch))
+
+
+def _encode_vote(parts: list[bytes], frame: Vote) -> None:
+    _encode_progress(parts, VOTE, frame)
+
+
+def _encode_stable(parts: list[bytes], frame: Stable) -> None:
+    _encode_progress(parts, STABLE, frame)
+
+
+def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> None:
+    _check_progress(frame.progress)
+    body_bytes = _COUNTS.size + len(frame.progress) * _PROGRESS.size
+    parts += (_prefix(kind, 0, body_bytes, frame.origin), _COUNTS.pack(frame.view, len(frame.progress)))
+    parts += (_PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.progress)
+
+
+def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
+    run = frame.run
+    _check_run(run.first, run.count, _check_plain(run.flags))
+    if frame.floor >= run.first:
+        raise RemoteProtocolError("seqno", f"a floor of {frame.floor} at {run.first}")
+    prefix = _prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
+    fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
+    parts += (prefix, _FLOOR.pack(frame.floor), fixed, run.lengths, run.payload)
+
+
+def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
+    run = frame.run
+    _check_run(run.first, run.count, _check_plain(run.flags))
+    prefix = _prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
+    parts += (prefix, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
 
 
 _ENCODERS: dict[type[Frame], Callable[..., None]] = {
@@ -174,6 +272,12 @@ _ENCODERS: dict[type[Frame], Callable[..., None]] = {
     Nak: _encode_nak,
     Gone: _encode_gone,
     Tail: _encode_tail,
+    Close: _encode_close,
+    Vote: _encode_vote,
+    Stable: _encode_stable,
+    OutOfBand: _encode_out_of_band,
+    OutOfBandAck: _encode_out_of_band_ack,
+    Unreliable: _encode_unreliable,
 }
 
 
@@ -214,18 +318,25 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise RemoteProtocolError("kind", f"unknown frame kind {kind:#x}")
-    if decoder is not _decode_data and flags & ~(STARTS if kind == TAIL else 0):
+    if flags and flags & ~_KNOWN_FLAGS.get(kind, 0):
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a frame of kind {kind:#x}")
     # Most frames speak of their sender's own stream; one address then serves all that is kept of them.
     same = node == sender.node and incarnation == sender.incarnation
     origin = sender if same else _make(Address, (node, incarnation))
-    return decoder(datagram, body, end, origin, flags), end
+    epoch = 0
+    if flags & EPOCH:
+        if body + _EPOCH.size > end:
+            raise RemoteProtocolError("length", "a frame ends before its epoch")
+        (epoch,) = _EPOCH.unpack_from(datagram, body)
+        _check_epoch(epoch)
+        body += _EPOCH.size
+    return decoder(datagram, body, end, origin, flags, epoch), end
 
 
-def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Data:
+def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Run:
     table = at + _DATA.size
     if table > end:
-        raise RemoteProtocolError("length", "a DATA frame is cut short")
+        raise RemoteProtocolError("length", "a frame with messages is cut short")
     first, view, sent_ns, count = _DATA.unpack_from(datagram, at)
     payload = table + count * LENGTH_BYTES
     if not count or payload > end:
@@ -233,12 +344,17 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
     lengths = _LENGTHS[count] if count < len(_LENGTHS) else Struct(f"<{count}H")
     if sum(lengths.unpack_from(datagram, table)) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
-    repair = flags >= REPAIR
-    flags &= ~REPAIR
     if flags or not 0 < first < _SAFE_SEQNO:
         _check_run(first, count, flags)
-    run = Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
-    return _make(Data, (run, repair))
+    return Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
+
+
+def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Data:
+    run = _decode_run(datagram, at, end, origin, flags & _DATA_FLAGS)
+    first = flags & FIRST != 0
+    if first:
+        _check_first(first, epoch)
+    return _make(Data, (run, flags >= REPAIR, epoch, first))
 
 
 def _check_run(first: int, count: int, flags: int) -> None:
@@ -247,7 +363,7 @@ def _check_run(first: int, count: int, flags: int) -> None:
     if flags:
         if flags & ~_DATA_FLAGS:
             raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
-        if flags & ~NOT_BACK not in _PIECE_FLAGS or (flags & PIECE and count != 1):
+        if flags & ~(NOT_BACK | ACKED) not in _PIECE_FLAGS or (flags & PIECE and count != 1):
             raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
@@ -256,22 +372,34 @@ def _exact(at: int, end: int, body_bytes: int) -> None:
         raise RemoteProtocolError("length", f"a body of {end - at} bytes, not {body_bytes}")
 
 
-def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int) -> Ack:
+def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Ack:
     _exact(at, end, _ACK.size)
     seqno, buffer_bytes = _ACK.unpack_from(datagram, at)
-    return Ack(origin, _mark(seqno), buffer_bytes)
+    return _make(Ack, (origin, _mark(seqno), buffer_bytes, epoch))
 
 
-def _decode_nak(datagram: bytes, at: int, end: int, origin: Address, _flags: int) -> Nak:
+def _decode_nak(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Nak:
+    return Nak(origin, _decode_ranges(datagram, at, end), epoch)
+
+
+def _decode_out_of_band_ack(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> OutOfBandAck:
+    ranges = _decode_ranges(datagram, at, end)
+    _check_some(ranges)
+    return OutOfBandAck(origin, ranges)
+
+
+def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
     table = at + _NAK.size
     if table > end:
-        raise RemoteProtocolError("length", "a NAK frame is cut short")
+        raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
     _exact(table, end, count * _RANGE.size)
     flat = unpack_from("<" + "QI" * count, datagram, table)
     ranges = tuple((first, first + more) for first, more in zip(flat[::2], flat[1::2], strict=True))
     _check_ranges(ranges)
-    return Nak(origin, ranges)
+    return ranges
 
 
 def _check_ranges(ranges: tuple[Range, ...]) -> None:
@@ -282,16 +410,90 @@ def _check_ranges(ranges: tuple[Range, ...]) -> None:
         floor = last
 
 
-def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int) -> Gone:
+def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Gone:
     _exact(at, end, _GONE.size)
-    return Gone(origin, _mark(_GONE.unpack_from(datagram, at)[0]))
+    return Gone(origin, _mark(_GONE.unpack_from(datagram, at)[0]), epoch)
 
 
-def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int) -> Tail:
+def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Tail:
     _exact(at, end, _TAIL.size)
     low, high, start, reader = _TAIL.unpack_from(datagram, at)
     _check_tail(low, high, start, reader, flags)
-    return Tail(origin, low, high, start if flags & STARTS else None, reader)
+    return Tail(origin, low, high, start if flags & STARTS else None, reader, epoch)
+
+
+def _decode_close(_datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Close:
+    _exact(at, end, 0)
+    _check_first(True, epoch)
+    return Close(origin, epoch)
+
+
+def _decode_vote(datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int) -> Vote:
+    return Vote(origin, *_decode_progress(datagram, at, end))
+
+
+def _decode_stable(datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int) -> Stable:
+    return Stable(origin, *_decode_progress(datagram, at, end))
+
+
+def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[Progress, ...]]:
+    table = at + _COUNTS.size
+    if table > end:
+        raise RemoteProtocolError("length", "a vote or stability message is cut short")
+    view, count = _COUNTS.unpack_from(datagram, at)
+    _exact(table, end, count * _PROGRESS.size)
+    entries = _PROGRESS.iter_unpack(datagram[table:end])
+    progress = tuple(Progress(Address(node, life), delivered, high) for node, life, delivered, high in entries)
+    _check_progress(progress)
+    return view, progress
+
+
+def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> OutOfBand:
+    if at + _FLOOR.size > end:
+        raise RemoteProtocolError("length", "an out-of-band frame is cut short")
+    (floor,) = _FLOOR.unpack_from(datagram, at)
+    run = _decode_run(datagram, at + _FLOOR.size, end, origin, _check_plain(flags))
+    if floor >= run.first:
+        raise RemoteProtocolError("seqno", f"a floor of {floor} at {run.first}")
+    return OutOfBand(run, floor)
+
+
+def _decode_unreliable(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> Unreliable:
+    return Unreliable(_decode_run(datagram, at, end, origin, _check_plain(flags)))
+
+
+def _check_plain(flags: int) -> int:
+    """Return the flags of a message outside of the stream; it is never a piece of a larger one."""
+    if flags & ~NOT_BACK:
+        raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
+    return flags
+
+
+def _check_epoch(epoch: int) -> None:
+    if not 0 < epoch <= U32_MAX and not CONNECTION <= epoch < 2 * CONNECTION:
+        raise RemoteProtocolError("epoch", f"{epoch:#x} is neither a view nor a connection")
+
+
+def _check_first(first: bool, epoch: int) -> None:
+    if first and epoch < CONNECTION:
+        raise RemoteProtocolError("epoch", f"only a connection has a first message and an end, not {epoch:#x}")
+
+
+def _check_some(ranges: tuple[Range, ...]) -> None:
+    if not ranges:
+        raise RemoteProtocolError("count", "an ack of nothing")
+
+
+def _check_progress(progress: tuple[Progress, ...]) -> None:
+    if not progress:
+        raise RemoteProtocolError("count", "a digest of nothing")
+    before: Address | None = None
+    for origin, delivered, high in progress:
+        if before is not None and origin <= before:
+            raise RemoteProtocolError("order", f"{origin} after {before}")
+        if not delivered <= high <= SEQNO_MAX:
+            raise RemoteProtocolError("seqno", f"delivered {delivered}, high {high}")
+        before = origin
 
 
 def _check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
@@ -307,10 +509,27 @@ def _mark(seqno: int) -> int:
     return seqno
 
 
-_DECODERS: dict[int, Callable[[bytes, int, int, Address, int], Frame]] = {
+_DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Frame]] = {
     DATA: _decode_data,
     ACK: _decode_ack,
     NAK: _decode_nak,
     GONE: _decode_gone,
     TAIL: _decode_tail,
+    VOTE: _decode_vote,
+    STABLE: _decode_stable,
+    OUT_OF_BAND: _decode_out_of_band,
+    OUT_OF_BAND_ACK: _decode_out_of_band_ack,
+    UNRELIABLE: _decode_unreliable,
+    CLOSE: _decode_close,
 }
+_KNOWN_FLAGS = {
+    DATA: 0xFF,
+    ACK: EPOCH,
+    NAK: EPOCH,
+    GONE: EPOCH,
+    TAIL: STARTS | EPOCH,
+    OUT_OF_BAND: NOT_BACK,
+    UNRELIABLE: NOT_BACK,
+    CLOSE: EPOCH,
+}
+"""The flags that a frame of each kind may have; none, where it is not listed."""

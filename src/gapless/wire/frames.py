@@ -1,7 +1,9 @@
 """The frames: what members say to each other about streams.
 
 Each frame names the stream it speaks of by the origin's address, incarnation included, so that a frame about a
-former life of a member can never touch the present one. Who speaks is said once, by the datagram.
+former life of a member can never touch the present one. Who speaks is said once, by the datagram. A life has one stream
+to the group (epoch 0), or one for each view (the epoch is the view's number), and one for each connection to another
+member (the epoch is the connection's own).
 """
 
 from __future__ import annotations
@@ -16,11 +18,20 @@ Range = tuple[int, int]
 """First and last seqno, both included."""
 
 
+CONNECTION = 1 << 63
+"""Epochs from here on name connections between two members; lower ones are view numbers, zero is the whole life."""
+
+
 class Data(NamedTuple):
-    """A run of messages; a repair is the same run again, marked so that a receiver can measure the round trip."""
+    """A run of messages; a repair is the same run again, marked so that a receiver can measure the round trip.
+
+    ``first`` marks the message with which a connection starts: the receiver is to expect it next.
+    """
 
     run: Run
     repair: bool = False
+    epoch: int = 0
+    first: bool = False
 
 
 class Ack(NamedTuple):
@@ -29,6 +40,7 @@ class Ack(NamedTuple):
     origin: Address
     seqno: int
     buffer_bytes: int
+    epoch: int = 0
 
 
 class Nak(NamedTuple):
@@ -36,6 +48,7 @@ class Nak(NamedTuple):
 
     origin: Address
     ranges: tuple[Range, ...]
+    epoch: int = 0
 
 
 class Gone(NamedTuple):
@@ -43,6 +56,7 @@ class Gone(NamedTuple):
 
     origin: Address
     low: int
+    epoch: int = 0
 
 
 class Tail(NamedTuple):
@@ -58,9 +72,61 @@ class Tail(NamedTuple):
     high: int
     start: int | None = None
     reader: int = 0
+    epoch: int = 0
 
 
-Frame = Data | Ack | Nak | Gone | Tail
+class Close(NamedTuple):
+    """The connection ``epoch`` of ``origin`` is over, or never was."""
+
+    origin: Address
+    epoch: int
+
+
+class Progress(NamedTuple):
+    """One stream in a vote or a stability message: delivered (or stable) up to, and known up to."""
+
+    origin: Address
+    delivered: int
+    high: int
+
+
+class Vote(NamedTuple):
+    """``origin`` tells the coordinator of view ``view`` how far it has delivered each stream."""
+
+    origin: Address
+    view: int
+    progress: tuple[Progress, ...]
+
+
+class Stable(NamedTuple):
+    """``origin``, the coordinator of view ``view``, tells up to where everybody has delivered each stream."""
+
+    origin: Address
+    view: int
+    progress: tuple[Progress, ...]
+
+
+class OutOfBand(NamedTuple):
+    """A run of out-of-band messages, which have numbers of their own; all up to ``floor`` are acknowledged by all."""
+
+    run: Run
+    floor: int
+
+
+class OutOfBandAck(NamedTuple):
+    """The sender of this frame has delivered the out-of-band messages ``ranges`` of ``origin``."""
+
+    origin: Address
+    ranges: tuple[Range, ...]
+
+
+class Unreliable(NamedTuple):
+    """Messages that are delivered if they arrive, and as often as they arrive; they have no numbers."""
+
+    run: Run
+
+
+Frame = Data | Ack | Nak | Gone | Tail | Close | Vote | Stable | OutOfBand | OutOfBandAck | Unreliable
 
 
 class Datagram(NamedTuple):
