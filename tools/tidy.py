@@ -38,10 +38,12 @@ IMPURE = frozenset(
 )
 """What the pure part must not import: it is given time, randomness and bytes, and owns none."""
 
-_BASE = frozenset({"errors", "identity", "run"})
+_BASE = frozenset({"errors", "identity", "modes", "profiles", "run"})
 LAYERS = {
     "errors": _BASE,
     "identity": _BASE,
+    "modes": _BASE,
+    "profiles": _BASE,
     "run": _BASE,
     "wire": _BASE | {"wire"},
     "core": _BASE | {"config", "core", "units", "wire"},

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from gapless.errors import ConfigError
 from gapless.knobs import Knob, Value, choice, count, duration, flag, percent, size, unknown_knob
+from gapless.profiles import GROUP, ONE_TO_ONE, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROFILES = ("nakack4",)
-"""The protocol profiles that a member can run."""
+PROFILES = tuple(GROUP)
+"""The profiles of messages to all."""
+UNICASTS = tuple(ONE_TO_ONE)
+"""The profiles of messages to one."""
 
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
+OnStall = Literal["report", "retransmit"]
 
 
 class Row(NamedTuple):
@@ -42,7 +46,8 @@ class Row(NamedTuple):
 class Config:
     """The settings of one member; ``Config()`` is the default for a local network."""
 
-    profile: str = choice("nakack4", PROFILES, "The protocol that the member speaks.")
+    profile: str = choice("nakack4", PROFILES, "The protocol of messages to all.")
+    unicast: str = choice("unicast3", UNICASTS, "The protocol of messages to one member.")
 
     window: WindowKind = choice(
         "fixed",
@@ -63,11 +68,12 @@ class Config:
     )
     ack_delay_ns: int = duration("10ms", "Longest time that an ack is owed before it goes out.")
 
+    ack_gap_ns: int = duration("20ms", "Shortest time between two acks of a connection (unicast3).")
+
     xmit_interval_ns: int = duration(
         "500ms",
         "Upper bound of the grace of a gap, of the back-off between naks and of the pause between tail announcements;"
-        " the fixed timer of all three when adaptive_grace is off.",
-        minimum="1ms",
+        " the fixed timer of all three when adaptive_grace is off. 0 switches retransmission off.",
     )
     adaptive_grace: bool = flag(True, "Whether the grace of a gap follows the measured round trip.")
     min_grace_ns: int = duration("1ms", "Shortest grace that a fresh gap gets before it is asked for.")
@@ -86,6 +92,16 @@ class Config:
         "Whether a repair goes to all members (always), to the one that asked (never), or as the naks suggest (auto).",
         aliases=((True, "always"), (False, "never")),
     )
+    xmit_from_random_member: bool = flag(
+        False, "Whether a receiver asks any member that may hold a message, rather than its origin (nakack)."
+    )
+    discard_delivered: bool = flag(
+        False, "Whether receivers forget what they have delivered before it is stable (nakack)."
+    )
+    stability_interval_ns: int = duration(
+        "250ms", "Time between two votes on what is stable, while something is not.", minimum="1ms"
+    )
+    stability_bytes: int = size("1MiB", "Bytes received after which a member votes at once.", minimum="1B")
     repair_budget_bytes: int = size("8MiB", "Bytes of repairs that a member sends per xmit_interval.", minimum="256B")
     tail_delay_ns: int = duration(
         "20ms", "Quiet time after the last data before a sender announces its tail.", minimum="1us"
@@ -98,6 +114,22 @@ class Config:
         0, "Messages that may be handed out and not yet reported as consumed; 0 means no limit."
     )
     become_server_queue_size: int = count(50, "Runs that are kept of a stream whose start is not known yet.")
+    stall_after_ns: int = duration(
+        "2s", "Age at which a gap that nobody will repair is reported as a stall.", minimum="1ms", maximum="24h"
+    )
+    on_stall: OnStall = choice(
+        "report", get_args(OnStall), "Whether a stall is only reported, or also switches retransmission on."
+    )
+    max_out_of_band: int = count(
+        1024, "Out-of-band messages that may wait for acks; more have to wait.", minimum=1, maximum=65_536
+    )
+    conn_expiry_timeout_ns: int = duration("2min", "Idle time after which a connection is closing; 0 means never.")
+    conn_close_timeout_ns: int = duration(
+        "4min", "Time after which a connection that is closing is closed; 0 means never."
+    )
+    sync_min_interval_ns: int = duration(
+        "200ms", "Shortest time between two questions for the first message of a connection.", minimum="1us"
+    )
     receive_buffer_bytes: int = size(
         "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB", maximum="2GiB"
     )
@@ -116,10 +148,33 @@ class Config:
         """Deliveries after which an ack goes out at once."""
         return self.ack_threshold or max(1, self.capacity // 4)
 
+    @property
+    def row(self) -> Profile:
+        """The policies of messages to all."""
+        return GROUP[self.profile]
+
+    @property
+    def unicast_row(self) -> Profile:
+        """The policies of messages to one member."""
+        return ONE_TO_ONE[self.unicast]
+
+    @property
+    def retransmits(self) -> bool:
+        """Whether what is missing is asked for, and the end of a stream announced."""
+        return self.xmit_interval_ns > 0
+
+    @property
+    def reach(self) -> int:
+        """How many messages may be outstanding in a stream."""
+        return self.capacity if self.window == "fixed" else self.far_limit
+
     @classmethod
     def make(cls, **knobs: object) -> Config:
-        """Return a config with the named knobs set, durations and sizes as text: ``make(xmit_interval="200ms")``."""
-        return cls(**_read(knobs))
+        """Return a config with the named knobs set, durations and sizes as text: ``make(xmit_interval="200ms")``.
+
+        What a profile sets by itself (``profile="ordered"`` switches retransmission off) holds unless it is named too.
+        """
+        return cls(**_with_defaults(_read(knobs)))
 
     @classmethod
     def from_toml(cls, text: str, *, table: str = "gapless") -> Config:
@@ -151,7 +206,7 @@ class Config:
         """Return the config of a line such as ``capacity=64;xmit_interval=500``.
 
         The form is that of JGroups, and so is its convention that a bare duration counts milliseconds. A duration or
-        size may carry a unit as well. ``dynamic_buffers=true`` is another word for ``window=growing``.
+        size may carry a unit as well. The names that JGroups has for some knobs are understood too.
         """
         values: dict[str, Any] = {}
         for part in text.strip().removesuffix(";").split(";") if text.strip() else ():
@@ -162,7 +217,7 @@ class Config:
             if knob.name in values:
                 raise ConfigError(f"{key} sets {knob.key} a second time; keep one of them")
             values[knob.name] = knob.read_text(value)
-        return cls(**values)
+        return cls(**_with_defaults(values))
 
     def replace(self, **knobs: object) -> Config:
         """Return a copy with the named knobs set, in the same form that :meth:`make` takes."""
@@ -184,10 +239,15 @@ class Config:
             raise _pair_error(self, "ack_threshold", "capacity", "or no ack would go out before the window is full")
         if self.window == "growing" and self.far_limit < self.capacity:
             raise _pair_error(self, "capacity", "far_limit", "or a growing window would hold less than a fixed one")
-        if self.min_grace_ns > self.xmit_interval_ns:
+        if self.retransmits and self.min_grace_ns > self.xmit_interval_ns:
             raise _pair_error(self, "min_grace", "xmit_interval", "which bounds it from above")
-        if self.min_retry_ns > self.xmit_interval_ns:
+        if self.retransmits and self.min_retry_ns > self.xmit_interval_ns:
             raise _pair_error(self, "min_retry", "xmit_interval", "which bounds it from above")
+        if self.xmit_from_random_member and self.discard_delivered:
+            raise ConfigError(
+                "xmit_from_random_member = True with discard_delivered = True: nobody holds what it has delivered, so "
+                "nobody but the origin can repair it; set one of them to false"
+            )
         if self.max_frame_bytes > self.repair_budget_bytes:
             raise _pair_error(self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired")
 
@@ -207,14 +267,30 @@ def _read(knobs: Mapping[str, object]) -> dict[str, Any]:
     return {KNOBS[key].name: KNOBS[key].read(value) for key, value in knobs.items()}
 
 
+def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with what their profile sets where they say nothing."""
+    row = GROUP.get(str(values.get("profile")))
+    return values if row is None else {**_read(row.defaults), **values}
+
+
+_OTHER_NAMES = {
+    "discard_delivered_msgs": "discard_delivered",
+    "desired_avg_gossip": "stability_interval",
+    "max_bytes": "stability_bytes",
+}
+
+
 def _property(key: str, value: str) -> tuple[Knob, str]:
     if key == "dynamic_buffers":
         kinds = {"true": "growing", "false": "fixed"}
         if value.lower() not in kinds:
             raise ConfigError(f"dynamic_buffers = {value!r}: expected true or false")
         return KNOBS["window"], kinds[value.lower()]
+    key = _OTHER_NAMES.get(key, key)
+    if key == "xmit_interval" and value.startswith("-"):
+        return KNOBS[key], "0"  # whatever is not above zero switches retransmission off
     if key not in KNOBS:
-        raise unknown_knob(key, [*KNOBS, "dynamic_buffers"])
+        raise unknown_knob(key, [*KNOBS, *_OTHER_NAMES, "dynamic_buffers"])
     return KNOBS[key], value
 
 

@@ -50,6 +50,7 @@ class Group:
 
     def __init__(self, members: int = 2, *, delay_ns: int = MS, start: bool = True, seed: int = 0, **knobs: Any):
         knobs.setdefault("jitter_percent", 0)
+        knobs.setdefault("conn_expiry_timeout", "0s")  # or the group would not settle before connections close
         self.config = Config.make(**knobs)
         self.addresses = [A, B, C, D][:members]
         self.members = {

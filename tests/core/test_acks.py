@@ -2,6 +2,7 @@
 
 from hypothesis import given, strategies as st
 
+from gapless.config import Config
 from gapless.core.acks import AckTable, OwedAck
 from gapless.identity import Address
 from tests.core.driver import A, B, C, D
@@ -146,38 +147,42 @@ def test_a_snapshot_is_the_whole_table() -> None:
 # What is owed
 
 
+def owed_after(threshold: int) -> OwedAck:
+    return OwedAck(Config(ack_threshold=threshold), "counted")
+
+
 def test_n4_20_an_ack_is_due_after_so_many_messages() -> None:
     """N4-20, A-01."""
-    owed = OwedAck(threshold=10)
-    assert not owed.deliver(9, 0, 1000)
+    owed = owed_after(10)
+    assert not owed.deliver(9, 0, 1000, 0, False)
     assert owed.owed
-    assert owed.deliver(1, 0, 1000)
+    assert owed.deliver(1, 0, 1000, 0, False)
     owed.settle(10)
-    assert (owed.owed, owed.sent) == (False, 10)
-    assert not owed.deliver(9, 0, 1000), "the count starts anew with every ack"
+    assert (owed.owed, owed.sent_ns) == (False, 10)
+    assert not owed.deliver(9, 0, 1000, 0, False), "the count starts anew with every ack"
 
 
 def test_an_ack_is_due_after_so_many_bytes() -> None:
     """Design rule 7: a sender that has filled its share of the buffer must not wait for the timer."""
-    owed = OwedAck(threshold=10)
-    assert not owed.deliver(1, 999, 1000)
-    assert owed.deliver(1, 1, 1000)
+    owed = owed_after(10)
+    assert not owed.deliver(1, 999, 1000, 0, False)
+    assert owed.deliver(1, 1, 1000, 0, False)
     owed.settle(2)
-    assert not owed.deliver(1, 999, 1000)
+    assert not owed.deliver(1, 999, 1000, 0, False)
 
 
 def test_n4_22_nothing_new_nothing_owed() -> None:
     """N4-22."""
-    owed = OwedAck(threshold=1)
+    owed = owed_after(1)
     assert not owed.owed
-    owed.deliver(1, 1, 1)
+    owed.deliver(1, 1, 1, 0, False)
     owed.settle(1)
     assert not owed.owed
 
 
 def test_what_is_owed_survives_a_snapshot() -> None:
-    owed, other = OwedAck(threshold=3), OwedAck(threshold=3)
-    owed.deliver(2, 50, 1000)
+    owed, other = owed_after(3), owed_after(3)
+    owed.deliver(2, 50, 1000, 0, False)
     other.restore(owed.snapshot())
     assert other.owed
-    assert other.deliver(1, 0, 1000)
+    assert other.deliver(1, 0, 1000, 0, False)

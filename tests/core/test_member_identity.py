@@ -141,11 +141,13 @@ def test_own_frames_that_come_back_are_dropped() -> None:
     assert group["a"].counters["dropped.own"] == 1
 
 
-def test_before_the_first_view_everybody_is_a_stranger() -> None:
+def test_before_the_first_view_a_few_runs_are_kept() -> None:
     """J-01: what a member misses so, it asks for once it has its view."""
-    group = Group(2, start=False)
+    group = Group(2, start=False, become_server_queue_size=1)
     group.receive("a", B, data(B, 1))
+    group.receive("a", B, data(B, 2))
     group.receive("a", A, data(A, 1))
+    assert len(group["a"].early) == 1
     assert group["a"].counters == {"dropped.stranger": 1, "dropped.own": 1}
     assert group["a"].digest() == {A: Marks(0, 0, 0)}
     assert group["a"].tick(SECOND).deadline_ns is None

@@ -6,8 +6,10 @@ nothing; when the minimum over all entries rises, everything up to it is stable.
 On a view: entries of departed members go, new members enter at the seqno they were told to start from, so a joiner does
 not pin the minimum (I-21). The minimum may rise by a departure.
 
-Every delivery: the receiver owes an ack, at once after ``threshold`` messages or ``threshold_bytes`` bytes, else when
-the ack timer fires. A duplicate or an announcement of the origin makes it owe one too: the last ack may have been lost.
+Every delivery: the receiver owes an ack, by the rule of its profile: at once after ``threshold`` messages or
+``threshold_bytes`` bytes, else when the ack timer fires (counted); at once if the last one is ``ack_gap`` ago, else
+when it is (paced); at once (each); after ``stability_interval`` (periodic); or only if the message asks for it (asked).
+A duplicate or an announcement of the origin makes it owe one too: the last ack may have been lost.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from random import Random
 
+    from gapless.config import Config
     from gapless.identity import Address
+    from gapless.profiles import Acks
 
 
 class AckTable:
@@ -74,34 +79,59 @@ class AckTable:
 
 
 class OwedAck:
-    """What a receiver owes to one origin."""
+    """What a receiver owes to one origin, and when it is due; the profile's row says which rule holds."""
 
-    __slots__ = ("_messages", "_size_bytes", "owed", "sent", "threshold")
+    __slots__ = ("_config", "_messages", "_policy", "_size_bytes", "owed", "sent_ns", "threshold")
 
-    def __init__(self, threshold: int) -> None:
-        self.threshold = threshold
+    def __init__(self, config: Config, policy: Acks) -> None:
+        self.threshold = config.effective_ack_threshold
         self.owed = False
-        self.sent = 0
+        self.sent_ns: int | None = None
+        self._config = config
+        self._policy = policy
         self._messages = 0
         self._size_bytes = 0
 
-    def deliver(self, messages: int, size_bytes: int, threshold_bytes: int) -> bool:
+    def deliver(self, messages: int, size_bytes: int, threshold_bytes: int, now_ns: int, asked: bool) -> bool:
         """Note a delivery; return whether the ack is due at once."""
+        if self._policy == "asked":
+            self.owed = self.owed or asked
+            return asked
         self._messages += messages
         self._size_bytes += size_bytes
         self.owed = True
-        return self._messages >= self.threshold or self._size_bytes >= threshold_bytes
+        if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
+            return True
+        return self._policy == "each" or (self._policy == "paced" and self._next_ns(now_ns) <= now_ns)
 
-    def settle(self, seqno: int) -> None:
-        """Note that an ack for ``seqno`` goes out: nothing is owed any more."""
-        self.sent = seqno
+    def again(self, asked: bool) -> None:
+        """Note that something came that was delivered before: the last ack may have been lost."""
+        self.owed = self.owed or asked or self._policy != "asked"
+
+    def plan_ns(self, now_ns: int, rng: Random) -> int:
+        """Return when an ack that is owed and not due at once goes out by itself."""
+        config = self._config
+        if self._policy == "paced":
+            return self._next_ns(now_ns)
+        delay_ns = config.stability_interval_ns if self._policy == "periodic" else config.ack_delay_ns
+        jitter = config.jitter_percent
+        return now_ns + (delay_ns - int(delay_ns * rng.random() * jitter / 100) if jitter else delay_ns)
+
+    def _next_ns(self, now_ns: int) -> int:
+        """Return when the next ack may go out: never sooner than ``ack_gap`` after the last."""
+        return now_ns if self.sent_ns is None else max(now_ns, self.sent_ns + self._config.ack_gap_ns)
+
+    def settle(self, now_ns: int) -> None:
+        """Note that an ack goes out: nothing is owed any more."""
+        self.sent_ns = now_ns
         self.owed = False
         self._messages = self._size_bytes = 0
 
     def snapshot(self) -> tuple[bool, int, int]:
-        """Return what the next ack depends on; the last one sent is left out, nothing depends on it."""
+        """Return what the next ack depends on; when the last one was sent is left out, as all times are."""
         return (self.owed, self._messages, self._size_bytes)
 
     def restore(self, snapshot: tuple[bool, int, int]) -> None:
         """Become what ``snapshot`` says."""
         self.owed, self._messages, self._size_bytes = snapshot
+        self.sent_ns = None

@@ -12,6 +12,8 @@ On reception of a repair: the time since the question is a sample of the round t
 Otherwise nobody knows which question it answers, and the next questions rest as long as this one did in the end, until
 one of them gives a sample (Karn's rule): a first guess that is far too short is found out.
 On reception of the original after all: the grace was too short, and grows to how late it came.
+
+With retransmission off nothing is ever asked for; a gap that is older than ``stall_after`` is reported (NR-18).
 """
 
 from __future__ import annotations
@@ -102,6 +104,8 @@ class Gaps:
     def grace_ns(self) -> int:
         """How long a fresh gap may close by itself."""
         config = self._config
+        if not config.retransmits:
+            return config.stall_after_ns
         if not config.adaptive_grace:
             return config.xmit_interval_ns
         trip = self.round_trip
@@ -128,6 +132,20 @@ class Gaps:
             self._ripe_ns = self.due_ns
             self._remembered = highest
             self._noticed_ns = now_ns
+
+    @property
+    def noticed_ns(self) -> int:
+        """When the gap that is watched was noticed."""
+        return self._noticed_ns
+
+    def watch_on(self, now_ns: int) -> None:
+        """Report the same gap again, if it is still there then."""
+        self.due_ns = now_ns + self._config.stall_after_ns
+
+    def retune(self, config: Config) -> None:
+        """Go on under another configuration; what is watched is watched anew."""
+        self._config = config
+        self.close()
 
     def postpone(self, tries: int, now_ns: int) -> None:
         """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""

@@ -9,7 +9,12 @@ goes out at once, the last one may have been lost. A start, if none is known yet
 On reception of "gone": what lies at or below low will never come. A stream of which nothing was delivered starts behind
 it; otherwise what is missing of it is reported as lost, never silently waited for (P-01); what is here is delivered.
 
-Every pass over the gaps: what outlived its grace is asked for (gaps.py). A stream without a start asks for that.
+On reception of a nak for this stream, at one who keeps what it has delivered: what is here is sent again.
+
+On a stability message: what everybody has delivered is purged; the announced high is a tail like any other.
+
+Every pass over the gaps: what outlived its grace is asked for (gaps.py), from the origin or from any member that may
+hold it. A stream without a start asks for that. With retransmission off a gap that stays is reported as a stall.
 """
 
 from __future__ import annotations
@@ -20,38 +25,59 @@ from gapless.core import ranges
 from gapless.core.acks import OwedAck
 from gapless.core.gaps import Gaps
 from gapless.core.pieces import Pieces
-from gapless.core.ready import Delivery, Lost, Started
-from gapless.core.window import Window, window_policy
-from gapless.run import PIECE
+from gapless.core.ready import GROUP, ONE, Delivery, Lost, Stalled, Started
+from gapless.core.repairs import Repairs, send_repairs
+from gapless.core.window import Growing, Window, window_policy
+from gapless.run import ACKED, PIECE
 from gapless.wire.codec import HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
-from gapless.wire.frames import Ack, Nak
+from gapless.wire.frames import CONNECTION, Ack, Nak
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
 
     from gapless.config import Config
     from gapless.core.context import Context
     from gapless.core.credit import Credit
     from gapless.identity import Address
+    from gapless.profiles import Profile
     from gapless.run import Run
-    from gapless.wire.frames import Tail
+    from gapless.wire.frames import Range, Tail
 
 
 class Inbound:
     """The stream of ``origin`` as this member receives it."""
 
-    def __init__(self, origin: Address, config: Config, rng: Random, start: int | None, former: int = 0) -> None:
+    def __init__(
+        self,
+        origin: Address,
+        config: Config,
+        row: Profile,
+        rng: Random,
+        start: int | None,
+        former: int = 0,
+        epoch: int = 0,
+    ) -> None:
         """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
         self.origin = origin
+        self.epoch = epoch
         self.config = config
+        self.row = row
         self.window: Window | None = None
         self.start = 0
         self.announced = 0
         self.gone = 0
         self.gaps = Gaps(config, rng)
-        self.owed = OwedAck(config.effective_ack_threshold)
-        self.pieces = Pieces(config.max_message_bytes)
+        self.owed = OwedAck(config, row.acks)
+        self.kind = ONE if epoch >= CONNECTION else GROUP
+        self.pieces = Pieces(config.max_message_bytes, self.kind, epoch)
+        self.keeps = row.release == "stability" and not config.discard_delivered
+        self.repairs = Repairs(config) if self.keeps else None
         self.ack_now = False
+        self.stable = 0
+        self.taken = 0
+        self.taken_bytes = 0
+        self._rng = rng
         self._looked = 0
         self._start_tries = 0
         self._early: list[tuple[Run, bool]] = []
@@ -59,11 +85,19 @@ class Inbound:
         if start is not None:
             self._open(start)
 
+    @property
+    def key(self) -> tuple[Address, int]:
+        """What names the stream."""
+        return self.origin, self.epoch
+
     def _open(self, start: int) -> None:
         config = self.config
         start = max(start, self._former)
-        policy = window_policy(config.window, config.capacity, config.far_limit)
-        self.window = Window(policy, offset=start, max_bytes=config.window_bytes)
+        # What is kept behind the delivered mark, for others, takes no room from what is ahead of it.
+        policy = (
+            Growing(config.reach) if self.keeps else window_policy(config.window, config.capacity, config.far_limit)
+        )
+        self.window = Window(policy, offset=start, keep=self.keeps, max_bytes=config.window_bytes)
         self.start = start
 
     # On reception of data
@@ -74,6 +108,8 @@ class Inbound:
         if window is None:
             self._keep_early(run, repair, context)
             return
+        if self.keeps:
+            window.shed(run.size_bytes)
         added = window.add(run)
         if added.accepted:
             self.gaps.arrived(run, repair, context.now_ns)
@@ -83,10 +119,11 @@ class Inbound:
                 if count := getattr(added, reason):
                     context.drop(reason, self.origin, run.first, run.last, peer=self.origin, message_count=count)
             if added.duplicate or added.old:
-                self.owed.owed = True
+                self.owed.again(run.flags & ACKED != 0)
 
     def _keep_early(self, run: Run, repair: bool, context: Context) -> None:
-        if len(self._early) < self.config.become_server_queue_size:
+        """Keep what comes before the start: a few runs, or everything if nobody would send it again (NR-10)."""
+        if len(self._early) < self.config.become_server_queue_size or not self.config.retransmits:
             self._early.append((run, repair))
         else:
             context.drop("early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count)
@@ -104,7 +141,7 @@ class Inbound:
             self._start_later(self.window, tail.start, context)
         self.announced = max(self.announced, tail.high)
         self.on_gone(tail.low)
-        self.ack_now = True
+        self.ack_now = tail.start is not None or self.row.acks != "asked"
 
     def _start_later(self, window: Window, start: int, context: Context) -> None:
         """Believe the sender rather than a digest: what it sent before it knew of this member is not for it (I-22)."""
@@ -126,6 +163,24 @@ class Inbound:
         """Note up to where nothing exists any more at the origin; delivery steps over what is missing of it."""
         if self.window is not None:
             self.gone = max(self.gone, low)
+
+    def on_stable(self, seqno: int, high: int) -> None:
+        """Forget what everybody has delivered; what exists up to ``high`` and is not here is a gap (R-09)."""
+        if self.window is not None:
+            self.stable = max(self.stable, seqno)
+            if self.keeps:
+                self.window.purge(seqno)
+            if self.config.retransmits:
+                self.announced = max(self.announced, high)
+
+    def answer(self, peer: Address, asked: Sequence[Range], context: Context) -> None:
+        """Send what ``peer`` asks for, as far as it is kept here, in the place of the origin."""
+        window, repairs = self.window, self.repairs
+        for first, last in asked:
+            context.step("NAK_IN", self.origin, first, last, peer=peer)
+        if window is not None and repairs is not None:
+            here = ranges.minus(ranges.within(asked, window.low + 1, window.high), window.missing())
+            send_repairs(repairs, window, peer, here, self.epoch, self.origin, context)
 
     def _step_over_gone(self, window: Window, context: Context) -> None:
         first = window.delivered + 1
@@ -156,18 +211,22 @@ class Inbound:
         It is due after ``ack_bytes`` at the latest, so that a sender that fills its share of the buffer goes on.
         """
         window = self.window
-        due = False
+        due = asked = False
         while window is not None:
             self._step_over_gone(window, context)
             limit = credit.limit()
             runs = window.take(limit)
             if not runs:
                 break
+            size_bytes = 0
             for run in runs:
                 self._hand_out(run, credit, context)
-            size_bytes = sum(run.size_bytes for run in runs)
+                size_bytes += len(run.payload) + len(run.lengths)
+                asked = asked or run.flags & ACKED != 0
             messages = runs[-1].last - runs[0].first + 1
-            due = self.owed.deliver(messages, size_bytes, ack_bytes) or due
+            self.taken += messages
+            self.taken_bytes += size_bytes
+            due = self.owed.deliver(messages, size_bytes, ack_bytes, context.now_ns, asked) or due
             if limit is None and self.gone <= window.delivered:
                 break
         self.look_for_gaps(context.now_ns)
@@ -177,7 +236,7 @@ class Inbound:
         if run.flags & PIECE:
             delivery = self.pieces.add(run, context)
         else:
-            delivery = Delivery(run.origin, run.first, run.last, run)
+            delivery = Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch)
         if delivery is not None:
             credit.spend(delivery.message_count)
             context.deliver(delivery)
@@ -190,11 +249,11 @@ class Inbound:
         While one gap is watched, only what became known since the last look can hold a fresh one.
         """
         window = self.window
-        if window is None:
+        if window is None or not self.row.naks:
             return
         known = max(window.high, min(self.announced, window.ceiling))
         looked, self._looked = self._looked, known
-        if known - window.delivered <= window.stored:
+        if known - window.delivered <= self._ahead(window):
             if self.gaps.due_ns is not None:
                 self.gaps.close()
         elif self.gaps.due_ns is None:
@@ -202,26 +261,54 @@ class Inbound:
         elif fresh := window._free(max(looked, window.delivered) + 1, known):
             self.gaps.notice(fresh[-1][1], now_ns)
 
-    def ask(self, context: Context) -> None:
-        """Ask for what is missing and due."""
+    @staticmethod
+    def _ahead(window: Window) -> int:
+        """Return how much is stored and not delivered."""
+        return window.stored - (window.delivered - window.low) if window.keep else window.stored
+
+    def ask(self, context: Context, holders: Sequence[Address] = ()) -> None:
+        """Ask for what is missing and due: the origin, or one of ``holders``, drawn by chance."""
         if self.gaps.due_ns is None or self.gaps.due_ns > context.now_ns:
+            return
+        if not self.config.retransmits:
+            self._report_stall(context)
             return
         if self.window is None:
             self._ask_start(context)
             return
         known = max(self.window.high, self.announced)
         wanted = self.gaps.ask(self.window.missing(known), context.now_ns)
-        per_frame = (self.config.max_frame_bytes - HEADER_BYTES - NAK_OVERHEAD_BYTES) // RANGE_BYTES
+        if not wanted:
+            return
+        to = self._rng.choice(holders) if holders else self.origin
+        per_frame = (self.config.max_frame_bytes - HEADER_BYTES - NAK_OVERHEAD_BYTES - 8) // RANGE_BYTES
         for at in range(0, len(wanted), per_frame):
             part = tuple(wanted[at : at + per_frame])
-            context.transmit(self.origin, Nak(self.origin, part))
+            context.transmit(to, Nak(self.origin, part, self.epoch))
         for first, last in wanted:
-            context.step("NAK_OUT", self.origin, first, last, peer=self.origin)
-        if wanted:
-            context.count("naks.seqnos", ranges.count(wanted))
+            context.step("NAK_OUT", self.origin, first, last, peer=to)
+        context.count("naks.seqnos", ranges.count(wanted))
+
+    def _report_stall(self, context: Context) -> None:
+        """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts."""
+        seqno = 0 if self.window is None else self.window.delivered + 1
+        context.event(Stalled(self.origin, seqno, self.gaps.noticed_ns))
+        context.count("stalls")
+        self.gaps.watch_on(context.now_ns)
+
+    def retune(self, config: Config, now_ns: int) -> None:
+        """Go on with retransmission switched on or off: a gap that is here is asked for, or watched (NR-12, NR-14)."""
+        self.config = config
+        self.gaps.retune(config)
+        if self.repairs is not None:
+            self.repairs.retune(config)
+        if self.window is None:
+            self.gaps.notice(0, now_ns)
+        else:
+            self.look_for_gaps(now_ns)
 
     def _ask_start(self, context: Context) -> None:
-        context.transmit(self.origin, Nak(self.origin, ()))
+        context.transmit(self.origin, Nak(self.origin, (), self.epoch))
         self.gaps.postpone(self._start_tries, context.now_ns)
         self._start_tries += 1
 
@@ -233,9 +320,10 @@ class Inbound:
         if window is None:
             return
         self.ack_now = False
-        self.owed.settle(window.delivered)
+        self.owed.settle(context.now_ns)
         context.step("ACK_OUT", self.origin, last=window.delivered, peer=self.origin)
-        context.transmit(self.origin, Ack(self.origin, window.delivered, self.config.receive_buffer_bytes))
+        ack = Ack(self.origin, window.delivered, self.config.receive_buffer_bytes, self.epoch)
+        context.transmit(self.origin, ack)
 
     def abandon(self, credit: Credit, context: Context) -> int:
         """Deliver what is consecutive whatever the application's room, and return how much lies behind a gap."""
@@ -243,7 +331,7 @@ class Inbound:
             return sum(run.count for run, _ in self._early)
         for run in self.window.take():
             self._hand_out(run, credit, context)
-        return self.window.stored
+        return self._ahead(self.window)
 
     @property
     def resume(self) -> int:
@@ -261,9 +349,8 @@ class Inbound:
         self.window.check_invariants()
         assert not self._early, "an open stream keeps nothing aside"
         known = max(self.window.high, min(self.announced, self.window.ceiling))
-        assert known - self.window.delivered <= self.window.stored or self.gaps.due_ns is not None, (
-            "a gap is being watched"
-        )
+        missing = known - self.window.delivered > self._ahead(self.window)
+        assert not missing or not self.row.naks or self.gaps.due_ns is not None, "a gap is being watched"
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""
@@ -277,11 +364,12 @@ class Inbound:
             self.owed.snapshot(),
             self.pieces.snapshot(),
             tuple(self._early),
+            self.stable,
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
-        window, self.start, self.announced, self.gone, gaps, owed, pieces, early = snapshot  # type: ignore[assignment]
+        window, self.start, self.announced, self.gone, gaps, owed, pieces, early, self.stable = snapshot  # type: ignore[assignment]
         self.gaps.restore(gaps)  # type: ignore[arg-type]
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]

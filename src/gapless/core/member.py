@@ -3,14 +3,16 @@
 Every input (a datagram, a send, a view, the time) returns one ``Ready``; nothing is called back. Time, randomness and
 bytes come in from outside, so the same code runs over sockets, in the simulator and in exhaustive search.
 
-On sending: outbound.py. On reception: the datagram is decoded; what is not for this group, or not from a member in its
-present incarnation, is a counted drop that changes nothing; then each frame goes to the stream it speaks of.
+On sending: to the group outbound.py, to one member unicast.py, beside the stream aside.py.
+
+On reception: the datagram is decoded; what is not for this group, or not from a member in its present incarnation, is a
+counted drop that changes nothing; then each frame goes to the stream it speaks of.
 
 On a view: departed members' streams end, their remaining consecutive messages are delivered, and what lies behind a gap
 is counted as discarded (I-08). New members' streams start where the digest says, or else where their sender says:
-it tells them (I-22), and they ask until it has.
+it tells them (I-22), and they ask until it has. Where numbers restart with every view, so do all streams.
 
-Every interval: see timers.py; each timer is handled by the half that it belongs to.
+Every interval: see timers.py; each timer is handled by the part that it belongs to.
 """
 
 from __future__ import annotations
@@ -19,71 +21,49 @@ from typing import TYPE_CHECKING
 
 from gapless.core import timers
 from gapless.core.context import RECEIVED, Context
-from gapless.core.credit import Credit
 from gapless.core.inbound import Inbound
 from gapless.core.outbound import Outbound
-from gapless.core.pieces import Pieces
-from gapless.core.ready import Delivery, Discarded, Ready, Refused, ViewInstalled
+from gapless.core.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
+from gapless.core.streams import Streams
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, U64_MAX
-from gapless.run import NOT_BACK, PIECE
-from gapless.wire.codec import decode
-from gapless.wire.frames import Ack, Data, Nak, Tail
+from gapless.identity import U32_MAX, Marks
+from gapless.modes import Mode
+from gapless.run import ACKED, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK
+from gapless.wire.codec import HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES, decode
+from gapless.wire.frames import (
+    CONNECTION,
+    Ack,
+    Close,
+    Data,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from random import Random
+    from collections.abc import Callable, Iterable, Sequence
 
     from gapless.config import Config
-    from gapless.core.window import Window
     from gapless.identity import Address, Digest, View
-    from gapless.run import Run
-    from gapless.wire.frames import Frame
+    from gapless.wire.frames import Datagram, Frame
 
 _ACKS_PER_SHARE = 4
 """How many acks a sender gets, at the least, for its share of the receive buffer."""
 _MOST_FORMER = 1024
 """Departed streams of which the end is remembered, in case the same life comes back."""
+_ACTIVE_NS = 500_000_000
+"""A member counts as sending for so long after its last data."""
+_WAKE_XMIT_INTERVAL = "500ms"
+"""The interval with which a stall switches retransmission on."""
 
 
-class Member:
+class Member(Streams):
     """One member: give it inputs, work through the ``Ready`` that each returns."""
-
-    def __init__(self, me: Address, group: int, config: Config, rng: Random, *, tracing: bool = False) -> None:
-        if not all(0 <= number <= U64_MAX for number in (*me, group)):
-            raise LocalProtocolError(f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers")
-        self.me = me
-        self.group = group
-        self.config = config
-        self.view: View | None = None
-        self.outbound = Outbound(me, config)
-        self.inbound: dict[Address, Inbound] = {}
-        self._rng = rng
-        self._context = Context(me, group, config.max_frame_bytes, tracing=tracing)
-        self._credit = Credit(config.max_unconsumed, config.max_batch_size)
-        self._own_pieces = Pieces(config.max_message_bytes)
-        self._timers = timers.Timers()
-        self._owing: dict[Address, Inbound] = {}
-        self._stalled: dict[Address, Inbound | None] = {}
-        self._former: dict[Address, int] = {}
-        self._active: dict[Address, int] = {}
-        self._nodes: frozenset[int] = frozenset()
-        self._traced: dict[Address, tuple[int, int, int]] = {}
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Frames sent and received by kind, and what was dropped by reason."""
-        return self._context.counters
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """When ``tick`` is to be called next."""
-        return self._timers.next_ns
-
-    def digest(self) -> Digest:
-        """Return the marks of every stream whose start is known, the own included."""
-        marks = {origin: stream.window.marks for origin, stream in self.inbound.items() if stream.window is not None}
-        return {self.me: self.outbound.window.marks, **marks}
 
     # Inputs of the application
 
@@ -92,35 +72,86 @@ class Member:
         payloads: Sequence[bytes],
         now_ns: int,
         *,
+        to: Address | None = None,
+        mode: Mode | None = None,
         wait: bool = True,
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> Ready:
-        """Send messages to the group, in this order; ``ticket`` of the answer names the send in later events.
+        """Send messages to the group, or to one member, in this order; ``ticket`` of the answer names the send.
 
         With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the sender gets them too.
         """
-        self._check_payloads(payloads)
+        mode = self._mode_of(payloads, to, mode)
+        self._check_payloads(payloads, to, mode)
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
-        context = self._begin(now_ns)
+        self._begin(now_ns)
         flags = 0 if (self.config.loopback if loopback is None else loopback) else NOT_BACK
-        self._share_buffers(now_ns)
-        if not wait and not self.outbound.has_room(payloads):
-            ticket = self.outbound.queue.next_ticket()
-            context.event(Refused(ticket))
+        deadline_ns = None if timeout_ns is None else now_ns + timeout_ns
+        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+            ticket = self._send_aside(payloads, flags, to, mode, deadline_ns, wait=wait)
         else:
-            deadline_ns = None if timeout_ns is None else now_ns + timeout_ns
-            ticket = self.outbound.send(payloads, flags, deadline_ns, context)
-            if deadline_ns is not None and len(self.outbound.queue):
-                self._timers.arm_sooner(timers.TIMEOUT, deadline_ns)
+            flags |= ACKED if mode is Mode.ACKNOWLEDGED else 0
+            ticket = self._send_stream(payloads, flags, to, deadline_ns, wait=wait)
+        if deadline_ns is not None:
+            self._arm_timeout()
         ready = self._finish(())
         ready.ticket = ticket
         return ready
 
-    def _check_payloads(self, payloads: Sequence[bytes]) -> None:
+    def _send_stream(
+        self, payloads: Sequence[bytes], flags: int, to: Address | None, deadline_ns: int | None, *, wait: bool
+    ) -> int:
+        context = self._context
+        if to is None:
+            stream = self.outbound
+            self._share_buffers(context.now_ns)
+        else:
+            stream = self.connections.open(to, context)
+            flags &= ~NOT_BACK
+        if wait or stream.has_room(payloads):
+            return stream.send(payloads, flags, deadline_ns, context)
+        ticket = self._tickets.take()
+        context.event(Refused(ticket))
+        return ticket
+
+    def _send_aside(
+        self,
+        payloads: Sequence[bytes],
+        flags: int,
+        to: Address | None,
+        mode: Mode,
+        deadline_ns: int | None,
+        *,
+        wait: bool,
+    ) -> int:
+        context, ticket = self._context, self._tickets.take()
+        if mode is Mode.UNRELIABLE:
+            self.aside.send_unreliable(ticket, payloads, flags, to, context)
+        elif wait or self.aside.has_room(payloads):
+            self.aside.send(ticket, payloads, flags, to, deadline_ns, context)
+        else:
+            context.event(Refused(ticket))
+        return ticket
+
+    def switch(self, mode: Mode) -> None:
+        """Let the next message to the group, and only that one, be sent in ``mode`` (OL-04)."""
+        self._next_mode = mode
+
+    def _mode_of(self, payloads: Sequence[bytes], to: Address | None, mode: Mode | None) -> Mode:
+        if mode is not None or to is not None or self._next_mode is None:
+            return mode or Mode.ORDERED
+        if len(payloads) != 1:
+            raise LocalProtocolError("a switch of the mode holds for one message: send that one alone")
+        mode, self._next_mode = self._next_mode, None
+        return mode
+
+    def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
         if self.view is None:
             raise LocalProtocolError("not a member yet: install a view before sending")
+        if to is not None and to not in self.view.members:
+            raise LocalProtocolError(f"{to} is not a member of view {self.view.id.number}: send to one that is")
         if not payloads:
             raise LocalProtocolError("nothing to send: give at least one message")
         if isinstance(payloads, bytes | bytearray | memoryview | str):
@@ -129,15 +160,29 @@ class Member:
             wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
             raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
         largest_bytes = max(map(len, payloads))
-        if largest_bytes > self.config.max_message_bytes:
-            limit_bytes = self.config.max_message_bytes
-            raise LocalProtocolError(f"a message of {largest_bytes} bytes is over max_message_bytes ({limit_bytes})")
+        limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
+        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+            overhead_bytes = HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+            limit_bytes = min(limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_PART_BYTES)
+            knob = f"what one frame takes of an {mode} message"
+        if largest_bytes > limit_bytes:
+            raise LocalProtocolError(f"a message of {largest_bytes} bytes is over {knob} ({limit_bytes})")
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
         """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
-        context = self._begin(now_ns)
-        if self.outbound.give_up(ticket, "cancel", context):
-            self.outbound.flush(context, "cancel")
+        self._give_up(ticket, "cancel", self._begin(now_ns))
+        return self._finish(())
+
+    def _give_up(self, ticket: int, reason: str, context: Context) -> None:
+        for stream in self._outbounds():
+            if stream.give_up(ticket, reason, context):
+                stream.flush(context, reason)
+                return
+        self.aside.give_up(ticket, reason, context)
+
+    def close(self, peer: Address, now_ns: int) -> Ready:
+        """Let the connection to ``peer`` end when it has been idle for a while; sending to it opens it again."""
+        self.connections.close(peer, self._begin(now_ns))
         return self._finish(())
 
     def consumed(self, messages: int, now_ns: int) -> Ready:
@@ -149,15 +194,31 @@ class Member:
             raise LocalProtocolError(f"{messages} messages cannot have been consumed: report how many were")
         context = self._begin(now_ns)
         self._credit.refund(messages)
-        for origin in list(self._stalled):
+        for key in list(self._stalled):
             if self._credit.limit() == 0:
                 break
-            stream = self._stalled.pop(origin)
+            stream = self._stalled.pop(key)
             if stream is None:
                 self._deliver_own(context)
             else:
                 self._settle(stream, context)
         return self._finish(())
+
+    def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
+        """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""
+        self._begin(now_ns)
+        self._retune(self.config.replace(xmit_interval=f"{max(0, xmit_interval_ns)}ns"))
+        return self._finish(())
+
+    def _retune(self, config: Config) -> None:
+        now_ns = self._context.now_ns
+        self.config = self.aside.config = self.early.config = config
+        self.outbound.retune(config, now_ns)
+        self.connections.retune(config, now_ns)
+        for stream in self.inbound.values():
+            stream.retune(config, now_ns)
+        self._timers.arm(timers.GAP, None)
+        self._arm_gap(self._inbounds())
 
     # Inputs of the network and the clock
 
@@ -174,50 +235,147 @@ class Member:
         if said.group != self.group:
             context.drop("group", peer=sender)
         elif stream is None:
-            context.drop(self._why_not(sender), peer=sender)
+            self._on_stranger(said, context)
         else:
-            moved = False
-            for frame in said.frames:
-                moved = self._on_frame(frame, sender, stream, context) or moved
-            return self._finish((stream,) if moved else ())
+            return self._finish(self._take_in(said, stream, context))
         return self._finish(())
 
-    def _why_not(self, sender: Address) -> str:
+    def _on_stranger(self, said: Datagram, context: Context) -> None:
+        sender = said.sender
         if sender == self.me:
-            return "own"
-        return "incarnation" if sender.node in self._nodes else "stranger"
+            context.drop("own", peer=sender)
+        elif self.early.keep(said, upcoming=self.view is None or sender not in self._former):
+            context.step("EARLY", sender, peer=sender)
+        else:
+            context.drop("incarnation" if sender.node in self._nodes else "stranger", peer=sender)
 
-    def _on_frame(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> bool:
-        """Let a frame have its effect; return whether it spoke of the sender's stream, which may have moved."""
-        if isinstance(frame, (Ack, Nak)):
+    def _take_in(self, said: Datagram, stream: Inbound, context: Context) -> Iterable[Inbound]:
+        """Let every frame have its effect; return the streams that may have moved."""
+        sender, frames = said.sender, said.frames
+        if len(frames) == 1:
+            moved = self._on_frame(frames[0], sender, stream, context)
+            return () if moved is None else (moved,)
+        touched: dict[tuple[Address, int], Inbound] = {}
+        for frame in self.connections.in_order(frames):
+            if (moved := self._on_frame(frame, sender, stream, context)) is not None:
+                touched[moved.key] = moved
+        return touched.values()
+
+    def _on_frame(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
+        """Let a frame have its effect; return the stream that it spoke of and that may have moved."""
+        if isinstance(frame, Data):
+            return self._on_data(frame, sender, stream, context)
+        if isinstance(frame, Ack):
             self._on_own_stream(frame, sender, context)
-            return False
-        origin = frame.run.origin if isinstance(frame, Data) else frame.origin
+            return None
+        if isinstance(frame, (Nak, OutOfBandAck)):
+            if frame.origin == self.me:
+                self._on_own_stream(frame, sender, context)
+            else:
+                self._on_nak_for_another(frame, sender, context)
+            return None
+        return self._on_other(frame, sender, stream, context)
+
+    def _on_data(self, frame: Data, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
+        origin, epoch = frame.run.origin, frame.epoch
+        if origin != sender:
+            # Somebody who holds the message repairs it in the place of its origin.
+            holding = self.inbound.get(origin) if frame.repair and stream.keeps and epoch < CONNECTION else None
+            if holding is None:
+                context.drop("origin", origin, peer=sender)
+                return None
+            stream = holding
+        if epoch != self._epoch:
+            if epoch >= CONNECTION:
+                context.count(RECEIVED[Data])
+                self._active[sender] = context.now_ns
+                return self.connections.on_frame(sender, frame, context)
+            self._on_other_view(frame, context)
+            return None
+        context.count(RECEIVED[Data])
+        self._active[sender] = context.now_ns
+        stream.on_data(frame.run, frame.repair, context)
+        return stream
+
+    def _on_other_view(self, frame: Data, context: Context) -> None:
+        """Keep a message of a later view until that view; drop one of an earlier view (OL-06, OL-07)."""
+        run = frame.run
+        if self.row.numbering == "view" and frame.epoch > self._epoch and self.early.keep_later(frame):
+            context.step("EARLY", run.origin, run.first, run.last, peer=run.origin)
+            return
+        reason = "early" if frame.epoch > self._epoch and self.row.numbering == "view" else "view"
+        context.drop(reason, run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
+
+    def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
+        assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
+        aside = isinstance(frame, (OutOfBand, Unreliable))
+        origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
         if origin != sender:
             context.drop("origin", origin, peer=sender)
-            return False
+            return None
+        if not aside and not isinstance(frame, (Vote, Stable)):
+            assert isinstance(frame, (Tail, Gone, Close))
+            return self._on_marks(frame, sender, stream, context)
         context.count(RECEIVED[type(frame)])
-        if isinstance(frame, Data):
-            self._active[sender] = context.now_ns
-            stream.on_data(frame.run, frame.repair, context)
-        elif isinstance(frame, Tail):
+        if isinstance(frame, OutOfBand):
+            self.aside.on_message(frame, context)
+        elif isinstance(frame, Unreliable):
+            self.aside.on_unreliable(frame, context)
+        elif self.stability is None:
+            context.drop("stability", origin, peer=sender)
+        elif isinstance(frame, Vote):
+            self._on_stable(self.stability.on_vote(sender, frame, self.digest(), context), context)
+        elif isinstance(frame, Stable) and self.stability.accepts(sender, frame, context):
+            self._on_stable(frame.progress, context)
+        return None
+
+    def _on_marks(
+        self, frame: Tail | Gone | Close, sender: Address, stream: Inbound, context: Context
+    ) -> Inbound | None:
+        epoch = frame.epoch
+        if epoch < CONNECTION and epoch != self._epoch:
+            context.drop("view", sender, peer=sender)
+            return None
+        context.count(RECEIVED[type(frame)])
+        if epoch >= CONNECTION or isinstance(frame, Close):
+            return self.connections.on_frame(sender, frame, context)
+        if isinstance(frame, Tail):
             stream.on_tail(frame, self.me, context)
         else:
             stream.on_gone(frame.low)
-        return True
+        return stream
 
-    def _on_own_stream(self, frame: Ack | Nak, sender: Address, context: Context) -> None:
+    def _on_own_stream(self, frame: Ack | Nak | OutOfBandAck, sender: Address, context: Context) -> None:
+        """Take in what ``sender`` says of a stream of this member."""
         origin = frame.origin
         if origin != self.me:
             context.drop("not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender)
             return
-        context.count(RECEIVED[type(frame)])
-        if isinstance(frame, Nak):
-            self.outbound.on_nak(sender, frame.ranges, context)
+        epoch = 0 if isinstance(frame, OutOfBandAck) else frame.epoch
+        if epoch != self._epoch and epoch < CONNECTION and not isinstance(frame, OutOfBandAck):
+            context.drop("view", origin, peer=sender)
             return
-        if len(self.outbound.queue):
-            self._share_buffers(context.now_ns)
-        self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
+        context.count(RECEIVED[type(frame)])
+        if isinstance(frame, OutOfBandAck):
+            self.aside.on_ack(sender, frame.ranges, context)
+        elif epoch >= CONNECTION:
+            self.connections.on_own(sender, frame, context)
+        elif isinstance(frame, Nak):
+            self.outbound.on_nak(sender, frame.ranges, context)
+        else:
+            if len(self.outbound.queue):
+                self._share_buffers(context.now_ns)
+            self.outbound.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
+
+    def _on_nak_for_another(self, frame: Nak | OutOfBandAck, sender: Address, context: Context) -> None:
+        """Repair a message of another member that is held here, if this profile holds any."""
+        held = self.inbound.get(frame.origin)
+        if held is None or not held.keeps or isinstance(frame, OutOfBandAck) or frame.epoch != self._epoch:
+            origin = frame.origin
+            context.drop("not mine" if origin.node != self.me.node else "incarnation", origin, peer=sender)
+            return
+        context.count(RECEIVED[Nak])
+        held.answer(sender, frame.ranges, context)
 
     def tick(self, now_ns: int) -> Ready:
         """Fire every timer that is due."""
@@ -234,30 +392,51 @@ class Member:
         return self._finish(())
 
     def _fire(self, name: str) -> None:
-        context = self._context
-        context.step("TIMER", self.me, reason=name)
+        self._context.step("TIMER", self.me, reason=name)
         self._timers.arm(name, None)
-        if name == timers.ACK:
-            for stream in self._owing.values():
-                stream.acknowledge(context)
-            self._owing = {}
-        elif name == timers.GAP:
-            for stream in self.inbound.values():
-                stream.ask(context)
-            self._arm_gap(self.inbound.values())
-        elif name == timers.TAIL:
-            self.outbound.announce(context)
-        elif name == timers.TIMEOUT:
-            self._time_out(context)
-        else:
-            self.outbound.name_pinners(context)
+        _TIMED[name](self, self._context)
+
+    def _send_acks(self, context: Context) -> None:
+        for stream in self._owing.values():
+            stream.acknowledge(context)
+        self._owing = {}
+
+    def _ask(self, context: Context) -> None:
+        """Pass over the gaps of every stream; a stall may switch retransmission on."""
+        stalls = context.counters.get("stalls", 0)
+        others: list[Address] = []
+        if self.config.xmit_from_random_member and self.view is not None:
+            others = [member for member in self.view.members if member != self.me]
+        for stream in self.inbound.values():
+            stream.ask(context, others if stream.keeps else ())
+        for stream in self.connections.inbounds():
+            stream.ask(context)
+        self.connections.ask(context)
+        if self.config.on_stall == "retransmit" and context.counters.get("stalls", 0) > stalls:
+            self._retune(self.config.replace(xmit_interval=_WAKE_XMIT_INTERVAL))
+        self._arm_gap(self._inbounds())
+
+    def _announce(self, context: Context) -> None:
+        for stream in self._outbounds():
+            stream.announce(context)
+
+    def _name_pinners(self, context: Context) -> None:
+        for stream in self._outbounds():
+            stream.name_pinners(context, self.stability)
 
     def _time_out(self, context: Context) -> None:
-        queue = self.outbound.queue
-        for ticket in queue.overdue(context.now_ns):
-            self.outbound.give_up(ticket, "timeout", context)
-        self._timers.arm(timers.TIMEOUT, queue.deadline_ns)
-        self.outbound.flush(context, "timeout")
+        for stream in self._outbounds():
+            for ticket in stream.queue.overdue(context.now_ns):
+                stream.give_up(ticket, "timeout", context)
+            stream.flush(context, "timeout")
+        for ticket in self.aside.overdue(context.now_ns):
+            self.aside.give_up(ticket, "timeout", context)
+        self._arm_timeout()
+
+    def _arm_timeout(self) -> None:
+        deadlines = [stream.queue.deadline_ns for stream in self._outbounds()]
+        deadlines.append(self.aside.deadline_ns)
+        self._timers.arm(timers.TIMEOUT, min((at_ns for at_ns in deadlines if at_ns is not None), default=None))
 
     # On a view
 
@@ -273,17 +452,58 @@ class Member:
         first_view = self.view is None
         self.view = view
         self._nodes = frozenset(member.node for member in view.members)
-        for origin in [origin for origin in self.inbound if origin not in view.members]:
+        restart = self.row.numbering == "view"
+        for origin in [origin for origin in self.inbound if restart or origin not in view.members]:
             self._forget(origin, context)
+        if restart:
+            self._restart(view, context)
+            digest = dict.fromkeys(view.members, Marks(0, 0, 0))
         context.step("VIEW", self.me, last=view.id.number)
         context.event(ViewInstalled(view))
         joined = [member for member in view.members if member != self.me and member not in self.inbound]
         for origin in joined:
             self._welcome(origin, digest or {}, context)
-        self.outbound.install(view.id.number, view.members, context)
-        for origin in () if first_view and digest is not None else joined:
+        self._install_parts(view, context)
+        for origin in () if restart or (first_view and digest is not None) else joined:
             self.outbound.welcome(origin, context)
-        return self._finish(())
+        return self._finish(self._replay(context))
+
+    def _install_parts(self, view: View, context: Context) -> None:
+        if self.stability is not None:
+            self.stability.install(view)
+            self.outbound.forget_stable()
+            for stream in self.inbound.values():
+                stream.stable = 0
+        self.aside.install(view.id.number, view.members, context)
+        self.connections.install(view.id.number, view.members, context)
+        self.outbound.install(view.id.number, view.members, context)
+
+    def _restart(self, view: View, context: Context) -> None:
+        """Begin all numbers anew; what the view before has not made stable is not repaired any more, and said so."""
+        before = self.outbound
+        first, last = before.end(context)
+        if first <= last and self._epoch:
+            context.event(Undelivered(None, first, last))
+        self._deliver_own(context, whatever_room=True)
+        self._epoch = view.id.number
+        self._own_pieces.clear()
+        self.outbound = Outbound(self.me, self.config, self.row, self._tickets, self._epoch)
+        self.outbound.follow(before)
+        self._former.clear()
+        self._traced.clear()
+
+    def _replay(self, context: Context) -> Iterable[Inbound]:
+        """Take in what came before this view; return the streams that may have moved."""
+        touched: dict[tuple[Address, int], Inbound] = {}
+        assert self.view is not None
+        for said in self.early.take(self.view, context):
+            moved = self._take_in(said, self.inbound[said.sender], context)
+            touched.update((stream.key, stream) for stream in moved)
+        for frame in self.early.take_later(self._epoch, self.inbound, context):
+            stream = self.inbound[frame.run.origin]
+            stream.on_data(frame.run, frame.repair, context)
+            touched[stream.key] = stream
+        return touched.values()
 
     def set_digest(self, digest: Digest, now_ns: int) -> Ready:
         """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone."""
@@ -296,8 +516,10 @@ class Member:
 
     def _forget(self, origin: Address, context: Context) -> None:
         stream = self.inbound.pop(origin)
-        for table in (self._owing, self._stalled, self._active, self._traced):
-            table.pop(origin, None)
+        for table in (self._owing, self._stalled):
+            table.pop(stream.key, None)
+        self._active.pop(origin, None)
+        self._traced.pop(origin, None)
         if discarded := stream.abandon(self._credit, context):
             context.event(Discarded(origin, discarded))
         self._former[origin] = stream.resume
@@ -307,136 +529,20 @@ class Member:
     def _welcome(self, origin: Address, digest: Digest, context: Context) -> None:
         marks = digest.get(origin)
         start, former = None if marks is None else marks.delivered, self._former.pop(origin, 0)
-        stream = self.inbound[origin] = Inbound(origin, self.config, self._rng, start, former)
+        stream = Inbound(origin, self.config, self.row, self._rng, start, former, self._epoch)
+        self.inbound[origin] = stream
         if marks is None:
             stream.gaps.notice(0, context.now_ns)
             self._arm_gap((stream,))
 
-    # What every input ends with
 
-    def _begin(self, now_ns: int) -> Context:
-        self._context.now_ns = now_ns
-        return self._context
-
-    def _finish(self, touched: Iterable[Inbound]) -> Ready:
-        context = self._context
-        for stream in touched:
-            self._settle(stream, context)
-        self._deliver_own(context)
-        self._timers.arm(timers.TAIL, self.outbound.tail_due_ns)
-        self._timers.arm(timers.PIN, self.outbound.pin_due_ns)
-        if context.tracing:
-            self._trace_marks(context)
-        return context.ready(self._timers.next_ns)
-
-    def _settle(self, stream: Inbound, context: Context) -> None:
-        """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
-        ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
-        if stream.deliver(self._credit, ack_bytes, context) or stream.ack_now:
-            stream.acknowledge(context)
-            self._owing.pop(stream.origin, None)
-        elif stream.owed.owed and stream.origin not in self._owing:
-            self._owing[stream.origin] = stream
-            self._timers.arm_sooner(timers.ACK, context.now_ns + self._ack_delay_ns())
-        if stream.can_deliver:
-            self._stalled[stream.origin] = stream
-        self._arm_gap((stream,))
-
-    def _ack_delay_ns(self) -> int:
-        delay_ns, jitter = self.config.ack_delay_ns, self.config.jitter_percent
-        return delay_ns - int(delay_ns * self._rng.random() * jitter / 100) if jitter else delay_ns
-
-    def _arm_gap(self, streams: Iterable[Inbound]) -> None:
-        for stream in streams:
-            if stream.gaps.due_ns is not None:
-                self._timers.arm_sooner(timers.GAP, stream.gaps.due_ns)
-
-    def _deliver_own(self, context: Context) -> None:
-        """Deliver the own messages, in order like everybody else's; this counts as the own ack."""
-        window = self.outbound.window
-        while window.delivered < window.high:
-            runs = window.take(self._own_limit())
-            if not runs:
-                self._stalled.setdefault(self.me, None)
-                return
-            for run in runs:
-                self._hand_out_own(run, context)
-            self.outbound.acknowledge_self(context)
-
-    def _own_limit(self) -> int | None:
-        """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
-        limit = self._credit.limit()
-        if limit == 0:
-            seqno = self.outbound.window.delivered + 1
-            (run,) = self.outbound.window.get(seqno, seqno)
-            return 1 if run.flags & NOT_BACK else 0
-        return limit
-
-    def _hand_out_own(self, run: Run, context: Context) -> None:
-        if run.flags & NOT_BACK:
-            return
-        delivery: Delivery | None = Delivery(run.origin, run.first, run.last, run)
-        if run.flags & PIECE:
-            delivery = self._own_pieces.add(run, context)
-        if delivery is not None:
-            self._credit.spend(delivery.message_count)
-            context.deliver(delivery)
-
-    def _share_buffers(self, now_ns: int) -> None:
-        """Divide the receivers' buffers by the number of members that are sending just now."""
-        interval_ns = self.config.xmit_interval_ns
-        self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < interval_ns}
-        self.outbound.limit_bytes(1 + len(self._active))
-
-    def _trace_marks(self, context: Context) -> None:
-        self._trace_window(self.me, self.outbound.window, context)
-        for origin, stream in self.inbound.items():
-            if stream.window is not None:
-                self._trace_window(origin, stream.window, context)
-
-    def _trace_window(self, origin: Address, window: Window, context: Context) -> None:
-        before = self._traced.get(origin)
-        low, delivered, high = window.low, window.delivered, window.high
-        if before is None or before[2] != high or before[1] != delivered or before[0] != low:
-            self._traced[origin] = low, delivered, high
-            context.step("STATE", origin, low=low, delivered=delivered, high=high)
-
-    # For tests, simulation and exhaustive search
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the machine contradicts its own law."""
-        self.outbound.check_invariants()
-        for origin, stream in self.inbound.items():
-            assert origin == stream.origin != self.me, "streams are filed under their origin"
-            stream.check_invariants()
-            if stream.owed.owed and stream.window is not None:
-                assert origin in self._owing, "what is owed is on the list"
-            if stream.gaps.due_ns is not None:
-                assert self._timers.armed(timers.GAP), "a gap is being watched"
-        assert not self._owing or self._timers.armed(timers.ACK), "an owed ack has its timer"
-
-    def armed(self) -> tuple[str, ...]:
-        """Return the timers that could fire."""
-        return self._timers.snapshot()
-
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the state as a hashable value, without times and counters; the view must not change meanwhile."""
-        unconsumed = self._credit.outstanding if self.config.max_unconsumed else 0
-        streams = (stream.snapshot() for stream in self.inbound.values())
-        return (unconsumed, self._own_pieces.snapshot(), self.outbound.snapshot(), *streams)
-
-    def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with every armed timer due at time zero."""
-        self._credit.outstanding, own_pieces, outbound, *streams = snapshot  # type: ignore[assignment]
-        self._own_pieces.restore(own_pieces)  # type: ignore[arg-type]
-        self.outbound.restore(outbound)  # type: ignore[arg-type]
-        for stream, state in zip(self.inbound.values(), streams, strict=True):
-            stream.restore(state)  # type: ignore[arg-type]
-        self._owing = {origin: stream for origin, stream in self.inbound.items() if stream.owed.owed}
-        self._stalled = {origin: stream for origin, stream in self.inbound.items() if stream.can_deliver}
-        if self.outbound.window.next_is_there:
-            self._stalled[self.me] = None
-        gaps = any(stream.gaps.due_ns is not None for stream in self.inbound.values())
-        armed = {timers.ACK: bool(self._owing), timers.GAP: gaps, timers.TAIL: self.outbound.tail_due_ns is not None}
-        self._timers.restore(tuple(name for name, on in armed.items() if on))
-        self._active = {}
+_TIMED: dict[str, Callable[[Member, Context], None]] = {
+    timers.ACK: Member._send_acks,
+    timers.GAP: Member._ask,
+    timers.TAIL: Member._announce,
+    timers.TIMEOUT: Member._time_out,
+    timers.PIN: Member._name_pinners,
+    timers.STABLE: Member._vote,
+    timers.ASIDE: lambda member, context: member.aside.resend(context),
+    timers.REAP: lambda member, context: member.connections.reap(context),
+}

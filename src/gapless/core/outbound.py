@@ -1,16 +1,20 @@
-"""The sending half of the machine: the own stream.
+"""The sending half of the machine: an own stream, to the group or to one member.
 
 On sending: messages wait for room, then are numbered, stored and sent in one step (sending.py).
 
 On reception of an ack from P: the entry of P rises; when the minimum rises the window is purged up to it, and waiting
-sends go on. An ack beyond high is impossible and counts for nothing (N4-28).
+sends go on. An ack beyond high is impossible and counts for nothing (N4-28). Acknowledged sends up to the minimum are
+reported. Where stability releases, acks do only that; what is stable is purged instead.
 
 On reception of a nak from P: what is stored is sent again (repairs.py); for what is purged the answer is "gone up to
 low"; a nak without ranges is answered with the start that P has been given.
 
 Every tail interval: while somebody has not acknowledged everything, and nothing was sent lately, low and high are
 announced: to the one that is behind, or to all; and to a new member that has not confirmed its start, that start. The
-interval doubles up to ``xmit_interval``.
+interval doubles up to ``xmit_interval``. Instead of an announcement a connection sends its last message again, when two
+looks in a row see the same marks (unicast3), or everything that is not acknowledged (unicast). Messages that are to be
+acknowledged are sent again to those that have not acknowledged them. With retransmission off nothing of this happens,
+but for the start of a new member.
 
 Flow control: beside ``capacity`` and ``window_bytes``, the bytes outstanding never exceed the share of this sender in
 the smallest receive buffer that a member has advertised (design rule 7).
@@ -22,11 +26,11 @@ from typing import TYPE_CHECKING
 
 from gapless.core import ranges
 from gapless.core.acks import AckTable
-from gapless.core.ready import Accepted, Pinned
-from gapless.core.repairs import Repairs
+from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
+from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.sending import SendQueue
 from gapless.core.window import Fixed, Window
-from gapless.run import LENGTH_BYTES, Run
+from gapless.run import ACKED, LENGTH_BYTES, Run
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data, Gone, Tail
 
@@ -35,30 +39,47 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.core.context import Context
-    from gapless.core.sending import Batch, Waiting
+    from gapless.core.sending import Batch, Tickets, Waiting
+    from gapless.core.stability import Stability
     from gapless.identity import Address
+    from gapless.profiles import Profile
     from gapless.wire.frames import Range
 
 
 class Outbound:
     """The own stream: window, ack table, repairs, and the sends that wait."""
 
-    def __init__(self, me: Address, config: Config) -> None:
+    def __init__(
+        self,
+        me: Address,
+        config: Config,
+        row: Profile,
+        tickets: Tickets,
+        epoch: int = 0,
+        to: Address | None = None,
+    ) -> None:
+        """Begin the stream ``epoch``: to the group, or to one member."""
         self.me = me
         self.config = config
+        self.row = row
+        self.epoch = epoch
+        self.to = to
         # A sender counts from low, not from its own delivery: no receiver is to see more than it can take.
-        capacity = config.capacity if config.window == "fixed" else config.far_limit
-        self.window = Window(Fixed(capacity), keep=True, max_bytes=config.window_bytes)
+        self.window = Window(Fixed(config.reach), keep=True, max_bytes=config.window_bytes)
         self.acks = AckTable()
         self.repairs = Repairs(config)
-        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes))
+        numbered = epoch or row.numbering == "view"
+        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
         self.starts: dict[Address, int] = {}
+        self.stable = 0
         self._unconfirmed: set[Address] = set()
+        self._tracked: dict[int, int] = {}
         self.view = 0
         self._buffers: dict[Address, int] = {}
         self._senders = 1
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
+        self._seen: tuple[int, int] | None = None
         self._stuck_since_ns: int | None = None
         self._pin_due_ns: int | None = None
 
@@ -72,6 +93,11 @@ class Outbound:
             waiting.blocked = True
             context.step("BLOCK", first=waiting.ticket)
         return waiting.ticket
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits, and nobody is still to be told anything."""
+        return not len(self.queue) and not self._unfinished
 
     def has_room(self, messages: Sequence[bytes]) -> bool:
         """Return whether a send of ``messages`` would be taken whole, without waiting."""
@@ -98,22 +124,28 @@ class Outbound:
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         context.step("SEND", self.me, run.first, run.last, size_bytes=run.size_bytes)
-        context.transmit(None, Data(run))
+        if self.to is None:
+            context.transmit(None, Data(run, False, self.epoch))
+        elif self.to != self.me:
+            context.transmit(self.to, Data(run, False, self.epoch, first == 1))
+            self.window.take()  # nobody here is to have it
         for waiting, count in batch.shares:
             waiting.number(first, first + count - 1)
             first += count
             if waiting.done:
                 self._accept(waiting, context, reason)
-        self._tail_interval_ns = self.config.tail_delay_ns
-        self._tail_ns = context.now_ns + self._tail_interval_ns
+        self._plan_tail(context.now_ns)
         if self._stuck_since_ns is None:
             self._watch(context.now_ns)
 
     def _accept(self, waiting: Waiting, context: Context, reason: str) -> None:
-        if waiting.blocked and not waiting.given_up:
+        if waiting.given_up:
+            return
+        if waiting.blocked:
             context.step("UNBLOCK", first=waiting.ticket, reason=reason)
-        if not waiting.given_up:
-            context.event(Accepted(waiting.ticket, waiting.first, waiting.last))
+        context.event(Accepted(waiting.ticket, waiting.first, waiting.last))
+        if waiting.flags & ACKED:
+            self._tracked[waiting.ticket] = waiting.last
 
     def give_up(self, ticket: int, reason: str, context: Context) -> bool:
         """End a waiting send; return whether there was one."""
@@ -139,7 +171,7 @@ class Outbound:
             self._unconfirmed.discard(peer)
         if self.acks.ack(peer, seqno):
             self.release(context, "ack")
-        elif not self._unconfirmed and self.window.low == self.window.high:
+        elif not self._unfinished:
             self._tail_ns = None
 
     def acknowledge_self(self, context: Context) -> None:
@@ -147,14 +179,33 @@ class Outbound:
         if self.acks.ack(self.me, self.window.delivered):
             self.release(context, "ack")
 
+    def on_stable(self, seqno: int, context: Context) -> None:
+        """Take in that everybody has delivered up to ``seqno``."""
+        if seqno > self.stable:
+            self.stable = seqno
+            self.release(context, "stable")
+
+    def forget_stable(self) -> None:
+        """Begin anew to learn what is stable: a view has come."""
+        self.stable = 0
+
+    @property
+    def _unfinished(self) -> bool:
+        """Whether somebody is still to be told something."""
+        return bool(self._unconfirmed or self._tracked) or self.window.low != self.window.high
+
     def release(self, context: Context, reason: str) -> None:
-        """Purge what everybody has, and let waiting sends go on."""
+        """Purge what everybody has, report what was acknowledged, and let waiting sends go on."""
         low = self.window.low
-        purged = self.window.purge(self.acks.minimum)
+        purged = self.window.purge(self.acks.minimum if self.row.release == "acks" else self.stable)
         if self.window.low > low:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged)
             self._watch(context.now_ns)
-        if self.window.low == self.window.high and not self._unconfirmed:
+        if self._tracked:
+            for ticket in [ticket for ticket, last in self._tracked.items() if last <= self.acks.minimum]:
+                del self._tracked[ticket]
+                context.event(Acknowledged(ticket))
+        if not self._unfinished:
             self._tail_ns = None
         self.flush(context, reason)
 
@@ -170,32 +221,40 @@ class Outbound:
         for first, last in asked:
             context.step("NAK_IN", self.me, first, last, peer=peer)
         if not asked:
-            self.tell_start(peer, context)
+            if self.to is None:
+                self.tell_start(peer, context)
+            else:
+                self._send_first(context)
             return
         if asked[0][0] <= self.window.low:
             context.step("GONE_OUT", self.me, last=self.window.low, peer=peer)
-            context.transmit(peer, Gone(self.me, self.window.low))
+            context.transmit(peer, Gone(self.me, self.window.low, self.epoch))
         alive = ranges.within(asked, self.window.low + 1, self.window.high)
-        answer = self.repairs.answer(peer, alive, self.window, context.now_ns)
-        for run in answer.runs:
-            context.step("REPAIR", self.me, run.first, run.last, peer=answer.to, size_bytes=run.size_bytes)
-            context.transmit(answer.to, Data(run, repair=True))
-            context.count("sent.repair")
-        for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
-            for first, last in held:
-                context.step("SUPPRESSED", self.me, first, last, peer=peer, reason=reason)
+        send_repairs(self.repairs, self.window, peer, alive, self.epoch, self.me, context)
+
+    def _send_first(self, context: Context) -> None:
+        """Send the lowest message that is not acknowledged, marked as the first (U3-26); the rest follows by itself."""
+        first = self.window.low + 1
+        for run in self.window.get(first, first):
+            self._again(run, self.to, context, first=True)
+
+    def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
+        context.step("REPAIR", self.me, run.first, run.last, peer=to, size_bytes=run.size_bytes, reason="unasked")
+        context.transmit(to, Data(run, True, self.epoch, first))
+        context.count("sent.repair")
 
     def tell_start(self, peer: Address, context: Context) -> None:
         """Tell ``peer`` where this stream starts for it."""
         context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high)
-        context.transmit(peer, Tail(self.me, self.window.low, self.window.high, self.starts[peer], peer.incarnation))
+        start, reader = self.starts[peer], peer.incarnation
+        context.transmit(peer, Tail(self.me, self.window.low, self.window.high, start, reader, self.epoch))
 
     def welcome(self, peer: Address, context: Context) -> None:
         """Tell a new member its start, and again with every announcement until it has acknowledged that far."""
         self._unconfirmed.add(peer)
         self.tell_start(peer, context)
         if self._tail_ns is None:
-            self._tail_interval_ns = self.config.tail_delay_ns
+            self._tail_interval_ns = self._least_interval_ns
             self._tail_ns = context.now_ns + self._tail_interval_ns
 
     # Every interval
@@ -205,35 +264,94 @@ class Outbound:
         """When the tail is to be announced next."""
         return self._tail_ns
 
+    @property
+    def _least_interval_ns(self) -> int:
+        """How soon the end of the stream is announced; a receiver that reports now and then is given that time."""
+        if self.row.acks == "periodic":
+            return self.config.stability_interval_ns
+        return self.config.tail_delay_ns
+
+    def _plan_tail(self, now_ns: int) -> None:
+        """Plan to announce the end of the stream, which has just moved."""
+        if self.config.retransmits:
+            self._tail_interval_ns = self._least_interval_ns
+            self._tail_ns = now_ns + self._tail_interval_ns
+
     def announce(self, context: Context) -> None:
-        """Announce the tail to those that have not acknowledged everything."""
+        """Tell new members their start; see to the end of the stream, as the profile has it."""
         if self._tail_ns is None or self._tail_ns > context.now_ns:
             return
-        behind = [member for member in self.acks.behind(self.window.high) if member != self.me]
-        behind = [member for member in behind if member not in self._unconfirmed]
-        if not behind and not self._unconfirmed:
+        told = not self._unconfirmed
+        if not self._unfinished or (told and (not self.config.retransmits or self._waits_for_me)):
             self._tail_ns = None
             return
         for peer in sorted(self._unconfirmed):
             self.tell_start(peer, context)
-        if behind:
-            to = behind[0] if len(behind) == 1 else None
-            context.step("TAIL_OUT", self.me, peer=to, low=self.window.low, high=self.window.high)
-            context.transmit(to, Tail(self.me, self.window.low, self.window.high, None))
-        self._tail_interval_ns = min(2 * self._tail_interval_ns, self.config.xmit_interval_ns)
+        if self.config.retransmits:
+            self._see_to_the_end(context)
+            longest_ns = max(self.config.xmit_interval_ns, self._least_interval_ns)
+        else:
+            longest_ns = self.config.stability_interval_ns
+        self._tail_interval_ns = min(2 * self._tail_interval_ns, longest_ns)
         self._tail_ns = context.now_ns + self._tail_interval_ns
+
+    def _see_to_the_end(self, context: Context) -> None:
+        window = self.window
+        tail = self.row.tail
+        marks = window.low, window.high
+        if tail == "announce":
+            self._announce_marks(context)
+        elif tail == "resend all":
+            self._resend(window.low + 1, window.high, self.to, context)
+        elif marks == self._seen:
+            self._resend(window.high, window.high, self.to, context)
+        self._seen = marks
+        if self._tracked and self.to is None:
+            self._resend_tracked(context)
+
+    def _announce_marks(self, context: Context) -> None:
+        """Announce low and high: to the one that is behind, or to all where nobody knows who is."""
+        window = self.window
+        if window.low == window.high:
+            return
+        if self.row.release == "acks":
+            behind = [peer for peer in self.acks.behind(window.high) if peer != self.me]
+            behind = [peer for peer in behind if peer not in self._unconfirmed]
+            if not behind:
+                return
+            to = behind[0] if len(behind) == 1 else None
+        else:
+            to = None
+        context.step("TAIL_OUT", self.me, peer=to, low=window.low, high=window.high)
+        context.transmit(to, Tail(self.me, window.low, window.high, None, 0, self.epoch))
+
+    def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:
+        """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
+        for run in self.window.get(max(first, self.window.low + 1), last):
+            if run.flags & flags == flags and self.repairs.spend(run.size_bytes, context.now_ns):
+                self._again(run, to, context, first=run.first == 1 and self.to is not None)
+
+    def _resend_tracked(self, context: Context) -> None:
+        """Send messages that are to be acknowledged again to each member that has not done so (OL-20)."""
+        last = max(self._tracked.values())
+        for peer in self.acks.behind(last):
+            if peer != self.me and peer not in self._unconfirmed:
+                self._resend(self.acks[peer] + 1, last, peer, context, ACKED)
 
     @property
     def pin_due_ns(self) -> int | None:
         """When the member that pins the window is to be named."""
         return self._pin_due_ns
 
-    def name_pinners(self, context: Context) -> None:
-        """Report who has kept low where it is for too long."""
+    def name_pinners(self, context: Context, stability: Stability | None) -> None:
+        """Report who has kept low where it is for too long; without acks only the coordinator knows."""
         if self._pin_due_ns is None or self._pin_due_ns > context.now_ns:
             return
         window = self.window
-        members = tuple(self.acks.behind(window.low + 1))
+        if self.row.release == "acks" or stability is None:
+            members = tuple(self.acks.behind(window.low + 1))
+        else:
+            members = stability.behind(self.me, window.low + 1)
         context.event(Pinned(members, window.low, window.high, self._stuck_since_ns or 0))
         self._pin_due_ns = context.now_ns + self.config.pin_after_ns
 
@@ -251,10 +369,38 @@ class Outbound:
         self.acks.adjust(members, high)
         self.release(context, "view")
 
+    def connect(self) -> None:
+        """Count the acks of the one member that this stream goes to, from the first message on."""
+        assert self.to is not None
+        self.starts = {self.to: 0}
+        self.acks.adjust((self.to,), 0)
+
+    def end(self, context: Context) -> tuple[int, int]:
+        """Report the acknowledged sends that nobody will complete; return what is not known to have arrived."""
+        for ticket, last in self._tracked.items():
+            context.event(Unacknowledged(ticket, tuple(self.acks.behind(last))))
+        self._tracked = {}
+        return self.window.low + 1, self.window.high
+
+    def follow(self, before: Outbound) -> None:
+        """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
+        self.queue = before.queue
+        self._buffers = before._buffers
+        self._senders = before._senders
+
+    def retune(self, config: Config, now_ns: int) -> None:
+        """Go on with retransmission switched on or off."""
+        self.config = config
+        self.repairs.retune(config)
+        if config.retransmits and self._unfinished:
+            self._plan_tail(now_ns)
+
     def limit_bytes(self, senders: int) -> None:
         """Share the smallest advertised receive buffer among ``senders`` (design rule 7)."""
         config = self.config
         self._senders = max(1, senders)
+        if self.row.release != "acks":
+            return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
         smallest_bytes = min(self._buffers.values(), default=config.receive_buffer_bytes)
         share_bytes = max(smallest_bytes // self._senders, config.max_frame_bytes)
         self.window.max_bytes = min(config.window_bytes, share_bytes)
@@ -262,21 +408,38 @@ class Outbound:
     def check_invariants(self) -> None:
         """Raise AssertionError if the sending half contradicts its own law."""
         self.window.check_invariants()
-        assert self.window.low <= self.acks.minimum or not list(self.acks.items()), "nothing is purged before its acks"
+        acked = self.row.release != "acks" or self.window.low <= self.acks.minimum
+        assert acked or not list(self.acks.items()), "nothing is purged before its acks"
         for member, ack in self.acks.items():
             assert ack <= self.window.high, f"{member} acknowledged {ack}, beyond high {self.window.high}"
-        assert self._tail_ns is not None or self.window.low == self.window.high or self._only_me_behind(), "tail armed"
+        assert all(last <= self.window.high for last in self._tracked.values()), "only what was sent is tracked"
+        watched = self._tail_ns is not None or not self.config.retransmits
+        assert watched or self.window.low == self.window.high or self._waits_for_me, "tail armed"
 
-    def _only_me_behind(self) -> bool:
-        return all(member == self.me for member in self.acks.behind(self.window.high))
+    @property
+    def _waits_for_me(self) -> bool:
+        """Whether nobody but this member itself has still to acknowledge something."""
+        released_by_acks = self.row.release == "acks"
+        return released_by_acks and all(member == self.me for member in self.acks.behind(self.window.high))
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""
-        return (self.window.snapshot(), self.acks.snapshot(), self.queue.snapshot(), self._tail_ns is not None)
+        tracked = tuple(sorted(self._tracked.values()))
+        tail = self._tail_ns is not None
+        return (
+            self.window.snapshot(),
+            self.acks.snapshot(),
+            self.queue.snapshot(),
+            tail,
+            self.stable,
+            self._seen,
+            tracked,
+        )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every timer due."""
-        window, acks, queue, tail = snapshot
+        window, acks, queue, tail, self.stable, self._seen, tracked = snapshot  # type: ignore[assignment]
+        self._tracked = dict(enumerate(tracked))  # type: ignore[arg-type]
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]

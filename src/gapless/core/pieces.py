@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.ready import Delivery, Oversized
+from gapless.core.ready import GROUP, Delivery, Oversized
 from gapless.run import BEGIN, END
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ _NONE, _OPEN, _TOO_LARGE = range(3)
 class Pieces:
     """The message of one stream that is being put together."""
 
-    __slots__ = ("_first", "_held_bytes", "_limit_bytes", "_parts", "_state")
+    __slots__ = ("_epoch", "_first", "_held_bytes", "_kind", "_limit_bytes", "_parts", "_state")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, kind: str = GROUP, epoch: int = 0) -> None:
         self._limit_bytes = limit_bytes
+        self._kind = kind
+        self._epoch = epoch
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._first = 0
@@ -58,7 +60,7 @@ class Pieces:
         if too_large:
             context.event(Oversized(run.origin, first, run.last))
             return None
-        return Delivery(run.origin, first, run.last, whole)
+        return Delivery(run.origin, first, run.last, whole, self._kind, self._epoch)
 
     @property
     def first(self) -> int | None:

@@ -21,6 +21,16 @@ class Transmit(NamedTuple):
     datagram: bytes
 
 
+GROUP = "group"
+"""Kind of delivery: next in order of the origin's stream to the group."""
+ONE = "one"
+"""Kind of delivery: next in order of a connection, ``epoch``."""
+OUT_OF_BAND = "out of band"
+"""Kind of delivery: once, in no order, with numbers of its own."""
+UNRELIABLE = "unreliable"
+"""Kind of delivery: as it came, without numbers."""
+
+
 class Delivery(NamedTuple):
     """Messages ``first .. last`` of one stream, next in order for the application.
 
@@ -31,6 +41,8 @@ class Delivery(NamedTuple):
     first: int
     last: int
     content: Run | bytes
+    kind: str = GROUP
+    epoch: int = 0
 
     @property
     def message_count(self) -> int:
@@ -62,6 +74,43 @@ class GivenUp(NamedTuple):
     ticket: int
     accepted: int
     reason: str
+
+
+class Acknowledged(NamedTuple):
+    """Every receiver of the ticket's messages that is still a member has delivered them."""
+
+    ticket: int
+
+
+class Unacknowledged(NamedTuple):
+    """An acknowledged send ended, with its view or connection, before ``members`` had delivered it."""
+
+    ticket: int
+    members: tuple[Address, ...]
+
+
+class Undelivered(NamedTuple):
+    """The stream to ``to`` (to all, if None) ended; messages ``first .. last`` are not known to have arrived."""
+
+    to: Address | None
+    first: int
+    last: int
+
+
+class Stalled(NamedTuple):
+    """Nothing of ``origin`` can be delivered before ``seqno`` (its start, if 0), which nobody will send again."""
+
+    origin: Address
+    seqno: int
+    since_ns: int
+
+
+class Connected(NamedTuple):
+    """A connection with ``peer`` has come into the state ``state``: open, closing or closed."""
+
+    peer: Address
+    state: str
+    outgoing: bool
 
 
 class Pinned(NamedTuple):
@@ -109,7 +158,22 @@ class ViewInstalled(NamedTuple):
     view: View
 
 
-Event = Accepted | Refused | GivenUp | Pinned | Started | Lost | Discarded | Oversized | ViewInstalled
+Event = (
+    Accepted
+    | Refused
+    | GivenUp
+    | Acknowledged
+    | Unacknowledged
+    | Undelivered
+    | Stalled
+    | Connected
+    | Pinned
+    | Started
+    | Lost
+    | Discarded
+    | Oversized
+    | ViewInstalled
+)
 
 
 class Step(NamedTuple):

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges
+from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
     from gapless.config import Config
+    from gapless.core.context import Context
     from gapless.core.window import Window
     from gapless.identity import Address
     from gapless.run import Run
@@ -59,12 +61,16 @@ class Repairs:
         runs: list[Run] = []
         over_budget: list[Range] = []
         for run in (found for first, last in wanted for found in window.get(first, last)):
-            if self._spend(run.size_bytes, now_ns):
+            if self.spend(run.size_bytes, now_ns):
                 runs.append(run)
                 self._recent.append(_Done(run.first, run.last, to, now_ns))
             else:
                 over_budget.append((run.first, run.last))
         return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
+
+    def retune(self, config: Config) -> None:
+        """Go on under another configuration."""
+        self._config = config
 
     def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
         choice = self._config.use_mcast_xmit
@@ -73,7 +79,8 @@ class Repairs:
         others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
         return None if ranges.minus(asked, ranges.merged(others)) != asked else requester
 
-    def _spend(self, size_bytes: int, now_ns: int) -> bool:
+    def spend(self, size_bytes: int, now_ns: int) -> bool:
+        """Take ``size_bytes`` out of the budget of this interval; return whether they were there."""
         if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
             self._interval_ns = now_ns
             self._spent_bytes = 0
@@ -86,3 +93,17 @@ class Repairs:
         """Forget what was repaired lately: in an exhaustive search every moment may be over."""
         self._recent = []
         self._spent_bytes = 0
+
+
+def send_repairs(
+    repairs: Repairs, window: Window, peer: Address, asked: list[Range], epoch: int, origin: Address, context: Context
+) -> None:
+    """Answer a nak of ``peer`` for ``asked``, all of which lies in the window or nowhere."""
+    answer = repairs.answer(peer, asked, window, context.now_ns)
+    for run in answer.runs:
+        context.step("REPAIR", origin, run.first, run.last, peer=answer.to, size_bytes=run.size_bytes)
+        context.transmit(answer.to, Data(run, True, epoch))
+        context.count("sent.repair")
+    for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
+        for first, last in held:
+            context.step("SUPPRESSED", origin, first, last, peer=peer, reason=reason)

@@ -75,27 +75,36 @@ class Waiting:
         self.last = last
 
 
+class Tickets:
+    """Numbers the sends of one member, whichever way they go."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def take(self) -> int:
+        """Return the next ticket."""
+        self._next += 1
+        return self._next - 1
+
+
 class SendQueue:
     """The sends that have not been numbered completely."""
 
-    __slots__ = ("_next_ticket", "_room_bytes", "_waiting")
+    __slots__ = ("_room_bytes", "_tickets", "_waiting")
 
-    def __init__(self, room_bytes: int) -> None:
+    def __init__(self, room_bytes: int, tickets: Tickets | None = None) -> None:
         self._room_bytes = min(room_bytes, MAX_PART_BYTES)
         self._waiting: deque[Waiting] = deque()
-        self._next_ticket = 1
+        self._tickets = tickets or Tickets()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def next_ticket(self) -> int:
-        """Use up a ticket for a send that is refused."""
-        self._next_ticket += 1
-        return self._next_ticket - 1
-
     def put(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> Waiting:
         """Queue ``messages`` behind everything that waits already."""
-        waiting = Waiting(self.next_ticket(), tuple(messages), flags, deadline_ns)  # the caller may go on with its list
+        waiting = Waiting(self._tickets.take(), tuple(messages), flags, deadline_ns)  # the caller may change its list
         self._waiting.append(waiting)
         return waiting
 
@@ -180,6 +189,11 @@ class SendQueue:
             return GivenUp(ticket, keep, reason)
         self._waiting.remove(waiting)
         return GivenUp(ticket, waiting.taken, reason)
+
+    @property
+    def tickets(self) -> list[int]:
+        """The sends that wait, in order."""
+        return [waiting.ticket for waiting in self._waiting]
 
     def overdue(self, now_ns: int) -> list[int]:
         """Return the tickets whose time is over."""

@@ -12,8 +12,14 @@ TIMEOUT = "timeout"
 """Waiting sends are given up."""
 PIN = "pin"
 """The member that pins the window is named."""
+STABLE = "stable"
+"""A vote on what is stable goes out."""
+ASIDE = "aside"
+"""Out-of-band messages that are not acknowledged go out again."""
+REAP = "reap"
+"""Idle connections close."""
 
-TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN)
+TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN, STABLE, ASIDE, REAP)
 """Every timer, in the order in which those due at the same time fire."""
 
 

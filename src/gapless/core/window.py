@@ -50,7 +50,7 @@ class Fixed(NamedTuple):
 
     capacity: int
 
-    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for both policies
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for all policies
         """Return low + capacity."""
         return low + self.capacity
 
@@ -60,7 +60,7 @@ class Growing(NamedTuple):
 
     far_limit: int
 
-    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for both policies
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for all policies
         """Return delivered + far_limit."""
         return delivered + self.far_limit
 
@@ -266,6 +266,21 @@ class Window:
             return 0
         self.delivered = max(self.delivered, upto)
         return self._erase(upto)
+
+    def shed(self, room_bytes: int) -> int:
+        """Erase the oldest of what was delivered and kept, until ``room_bytes`` more fit; return how many went.
+
+        A receiver keeps delivered messages only as a service to others; it must not grow by that.
+        """
+        if self.max_bytes is None:
+            return 0
+        upto, free_bytes = self.low, self.max_bytes - self.stored_bytes
+        for at in range(self._head, len(self._runs)):
+            if free_bytes >= room_bytes or self._runs[at].last > self.delivered:
+                break
+            upto = self._runs[at].last
+            free_bytes += self._runs[at].size_bytes
+        return self.purge(upto)
 
     def skip_to(self, seqno: int) -> int:
         """Give up everything up to ``seqno``, present or not; return how many stored messages went."""

@@ -1,0 +1,266 @@
+"""Messages beside the stream: out of band and unreliable.
+
+On sending out of band: the message gets a number of its own kind, which never restarts, and goes out at once, however
+full the window is; at most ``max_out_of_band`` may wait for acks, more have to wait their turn. It is for those that
+are members at that time.
+
+On reception: what was not delivered before is delivered, in no order, across views (OL-12); in any case it is
+acknowledged, for the last ack may have been lost. The floor says what nobody will send again, and can be forgotten.
+
+On an ack from P: P is done with these numbers. When nobody is left, the message is forgotten and reported.
+
+Every interval: what P has not acknowledged is sent to it again, until it has, or has left (OL-20).
+
+An unreliable message is sent once and delivered whenever it arrives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core import ranges
+from gapless.core.ready import OUT_OF_BAND, UNRELIABLE, Accepted, Acknowledged, Delivery, GivenUp
+from gapless.run import NOT_BACK, Run
+from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.config import Config
+    from gapless.core.context import Context
+    from gapless.core.credit import Credit
+    from gapless.identity import Address
+    from gapless.wire.frames import Range
+
+_MOST_PEERS = 1024
+"""Departed origins of which it is remembered what they sent out of band, in case the same life comes back."""
+
+_SPANS = 4
+"""How far ahead of the oldest pending message others may go, in multiples of ``max_out_of_band``."""
+
+
+class _Pending(NamedTuple):
+    run: Run
+    ticket: int
+    missing: set[Address]
+    again_ns: int
+    interval_ns: int
+
+
+class _Queued(NamedTuple):
+    ticket: int
+    messages: tuple[bytes, ...]
+    flags: int
+    to: Address | None
+    deadline_ns: int | None
+
+
+class Aside:
+    """The out-of-band and unreliable messages of one member, both ways."""
+
+    def __init__(self, me: Address, config: Config, credit: Credit) -> None:
+        self.me = me
+        self.config = config
+        self.view = 0
+        self._credit = credit
+        self._members: tuple[Address, ...] = ()
+        self._high = 0
+        self._pending: dict[int, _Pending] = {}
+        self._open: dict[int, set[int]] = {}
+        self._queue: deque[_Queued] = deque()
+        self._seen: dict[Address, list[Range]] = {}
+
+    # On sending
+
+    def send(
+        self,
+        ticket: int,
+        messages: Sequence[bytes],
+        flags: int,
+        to: Address | None,
+        deadline_ns: int | None,
+        context: Context,
+    ) -> None:
+        """Send ``messages`` out of band, or let them wait their turn."""
+        self._queue.append(_Queued(ticket, tuple(messages), flags, to, deadline_ns))
+        self._flush(context)
+
+    def has_room(self, messages: Sequence[bytes]) -> bool:
+        """Return whether as many messages could go out at once."""
+        return not self._queue and (not self._pending or self._fits(len(messages)))
+
+    def _fits(self, messages: int) -> bool:
+        """Return whether ``messages`` more may go out; receivers remember numbers from the oldest pending one on."""
+        most = self.config.max_out_of_band
+        span = self._high - self._floor(self._high)
+        return len(self._pending) + messages <= most and span + messages <= _SPANS * most
+
+    def _flush(self, context: Context) -> None:
+        while self._queue:
+            head = self._queue[0]
+            if self._pending and not self._fits(len(head.messages)):
+                return
+            self._queue.popleft()
+            self._send(head, context)
+
+    def _send(self, queued: _Queued, context: Context) -> None:
+        first = self._high + 1
+        targets = {queued.to} if queued.to is not None else set(self._members)
+        context.event(Accepted(queued.ticket, first, first + len(queued.messages) - 1))
+        own = self.me in targets and not queued.flags & NOT_BACK
+        missing = targets - {self.me}
+        interval_ns = self.config.tail_delay_ns
+        self._open[queued.ticket] = set()
+        for message in queued.messages:
+            self._high += 1
+            run = Run.of(self.me, self._high, (message,), queued.flags & NOT_BACK, self.view, context.now_ns)
+            context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
+            if missing:
+                again_ns = context.now_ns + interval_ns
+                self._pending[run.first] = _Pending(run, queued.ticket, set(missing), again_ns, interval_ns)
+                self._open[queued.ticket].add(run.first)
+                context.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
+            if own:
+                self._hand_out(Delivery(self.me, run.first, run.last, run, OUT_OF_BAND), context)
+        self._report(queued.ticket, context)
+
+    def _floor(self, seqno: int) -> int:
+        return min(next(iter(self._pending), seqno), seqno) - 1
+
+    def _report(self, ticket: int, context: Context) -> None:
+        if not self._open.get(ticket, {0}):
+            del self._open[ticket]
+            context.event(Acknowledged(ticket))
+
+    def send_unreliable(
+        self, ticket: int, messages: Sequence[bytes], flags: int, to: Address | None, context: Context
+    ) -> None:
+        """Send ``messages`` once, each by itself."""
+        context.event(Accepted(ticket, 0, 0))
+        own = not flags & NOT_BACK and to in {None, self.me}
+        for message in messages:
+            run = Run.of(self.me, 1, (message,), flags & NOT_BACK, self.view, context.now_ns)
+            if to != self.me:
+                context.transmit(to, Unreliable(run))
+            if own:
+                self._hand_out(Delivery(self.me, 0, 0, run, UNRELIABLE), context)
+
+    def _hand_out(self, delivery: Delivery, context: Context) -> None:
+        """Deliver without waiting for room: what is beside the stream is not stopped by it."""
+        self._credit.spend(delivery.message_count)
+        context.deliver(delivery)
+
+    def give_up(self, ticket: int, reason: str, context: Context) -> bool:
+        """End a send that waits its turn; return whether there was one."""
+        queued = next((queued for queued in self._queue if queued.ticket == ticket), None)
+        if queued is None:
+            return False
+        self._queue.remove(queued)
+        context.event(GivenUp(ticket, 0, reason))
+        self._flush(context)
+        return True
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """The earliest deadline of a send that waits its turn."""
+        return min((queued.deadline_ns for queued in self._queue if queued.deadline_ns is not None), default=None)
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Return the tickets whose time is over."""
+        timed = (queued for queued in self._queue if queued.deadline_ns is not None)
+        return [queued.ticket for queued in timed if queued.deadline_ns is not None and queued.deadline_ns <= now_ns]
+
+    # On reception
+
+    def on_message(self, frame: OutOfBand, context: Context) -> None:
+        """Deliver what is new, and acknowledge all of it."""
+        run = frame.run
+        seen = self._seen.get(run.origin, [])
+        fresh = ranges.minus([(run.first, run.last)], seen)
+        for part in run.parts(fresh):
+            context.step("STORE_ASIDE", run.origin, part.first, part.last, peer=run.origin)
+            self._hand_out(Delivery(run.origin, part.first, part.last, part, OUT_OF_BAND), context)
+        if not fresh:
+            context.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
+        # Everything up to the floor is done with: one range says so, however many there were.
+        floor = [(1, frame.floor)] if frame.floor else []
+        self._seen[run.origin] = ranges.merged([*seen, (run.first, run.last), *floor])
+        context.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
+
+    def on_unreliable(self, frame: Unreliable, context: Context) -> None:
+        """Deliver what has come."""
+        self._hand_out(Delivery(frame.run.origin, 0, 0, frame.run, UNRELIABLE), context)
+
+    def on_ack(self, peer: Address, acked: Iterable[Range], context: Context) -> None:
+        """Take an ack of ``peer`` in."""
+        for first, last in acked:
+            if last > self._high:
+                context.drop("ack beyond high", self.me, first, last, peer=peer)
+                continue
+            for seqno in [seqno for seqno in self._pending if first <= seqno <= last]:
+                self._done(seqno, peer, context)
+        self._flush(context)
+
+    def _done(self, seqno: int, peer: Address, context: Context) -> None:
+        pending = self._pending[seqno]
+        pending.missing.discard(peer)
+        if not pending.missing:
+            del self._pending[seqno]
+            self._open[pending.ticket].discard(seqno)
+            self._report(pending.ticket, context)
+
+    # On a view, every interval
+
+    def install(self, number: int, members: Iterable[Address], context: Context) -> None:
+        """Wait no more for those that have left; remember what others sent, for they may come back."""
+        self.view = number
+        self._members = tuple(members)
+        for seqno, pending in list(self._pending.items()):
+            for peer in pending.missing.difference(self._members):
+                if seqno in self._pending:
+                    self._done(seqno, peer, context)
+        gone = [origin for origin in self._seen if origin not in self._members]
+        for origin in gone[: max(0, len(self._seen) - _MOST_PEERS)]:
+            del self._seen[origin]
+        self._flush(context)
+
+    @property
+    def due_ns(self) -> int | None:
+        """When something is to be sent again."""
+        if not self.config.retransmits:
+            return None
+        return min((pending.again_ns for pending in self._pending.values()), default=None)
+
+    def resend(self, context: Context) -> None:
+        """Send what is due again to those that have not acknowledged it."""
+        for seqno, pending in list(self._pending.items()):
+            if pending.again_ns > context.now_ns:
+                continue
+            for peer in sorted(pending.missing):
+                context.step("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, size_bytes=pending.run.size_bytes)
+                context.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
+            interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
+            again_ns = context.now_ns + interval_ns
+            self._pending[seqno] = pending._replace(again_ns=again_ns, interval_ns=interval_ns)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits, neither for its turn nor for acks."""
+        return not self._pending and not self._queue
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times."""
+        pending = tuple((seqno, entry.run, tuple(sorted(entry.missing))) for seqno, entry in self._pending.items())
+        seen = tuple((origin, *found) for origin, found in self._seen.items())
+        return (self._high, pending, tuple(queued.messages for queued in self._queue), seen)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with everything due; tickets are numbered anew."""
+        self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
+        self._pending, self._open = {}, {}
+        for seqno, run, missing in pending:  # type: ignore[attr-defined]
+            self._pending[seqno] = _Pending(run, -seqno, set(missing), 0, self.config.tail_delay_ns)
+            self._open[-seqno] = {seqno}
+        self._queue = deque(_Queued(0, messages, 0, None, None) for messages in queue)  # type: ignore[attr-defined]
+        self._seen = {origin: list(found) for origin, *found in seen}  # type: ignore[attr-defined]

@@ -1,0 +1,167 @@
+"""Stability: how a group finds out what everybody has delivered, where no acks say so.
+
+Every interval, and whenever many bytes have been received: a member that holds something unstable votes. It tells the
+coordinator (the first member of the view) how far it has delivered each stream, and how far it knows it to go.
+
+On reception of a vote of this view: the coordinator keeps the newest vote of every member. The minimum of *delivered*
+over all members, never of what they have merely received (N7-25), is stable; when it has risen, it is told to all.
+A voter to whom it is no news is told again: it would not have voted had it heard.
+
+On reception of a stability message of this view: every stream is purged up to there, never beyond what was delivered
+here; what exists and is not here is a gap like any other.
+
+On a view: all votes are void. Votes only ever rise and are kept until then, so a lost vote or a lost message delays a
+round by an interval and cannot wedge the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.wire.codec import HEADER_BYTES, PROGRESS_BYTES, PROGRESS_OVERHEAD_BYTES
+from gapless.wire.frames import Progress, Stable, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.core.context import Context
+    from gapless.identity import Address, Digest, View
+
+
+class Stability:
+    """The votes of one member, and the table of all votes at the coordinator."""
+
+    def __init__(self, me: Address, config: Config, rng: Random) -> None:
+        self.me = me
+        self.config = config
+        self._rng = rng
+        self._view: View | None = None
+        self._votes: dict[Address, dict[Address, tuple[int, int]]] = {}
+        self._stable: dict[Address, tuple[int, int]] = {}
+        self._received_bytes = 0
+        self._received = 0
+        self.due_ns: int | None = None
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._view is None else self._view.id.number
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether the votes come here."""
+        return self._view is not None and self._view.members[0] == self.me
+
+    def install(self, view: View) -> None:
+        """Begin anew: votes of another view count for nothing."""
+        self._view = view
+        self._votes = {}
+        self._stable = {}
+        self.due_ns = None
+        self._received_bytes = self._received = 0
+
+    def received(self, messages: int, size_bytes: int) -> bool:
+        """Note what was delivered; return whether it is so much that a vote is due at once."""
+        self._received += messages
+        self._received_bytes += size_bytes
+        return self._received_bytes >= self.config.stability_bytes or 4 * self._received >= self.config.reach
+
+    def plan(self, now_ns: int, *, unstable: bool) -> None:
+        """Plan the next vote while something is unstable, and none otherwise."""
+        if not unstable:
+            self.due_ns = None
+        elif self.due_ns is None:
+            interval_ns, jitter = self.config.stability_interval_ns, self.config.jitter_percent
+            draw_ns = int(interval_ns * self._rng.random() * jitter / 100) if jitter else 0
+            self.due_ns = now_ns + interval_ns - draw_ns
+
+    def vote(self, digest: Digest, context: Context) -> list[Progress]:
+        """Tell the coordinator how far every stream has come; return what became stable, if that is this member."""
+        self.due_ns = None
+        self._received_bytes = self._received = 0
+        assert self._view is not None
+        progress = [Progress(origin, marks.delivered, marks.high) for origin, marks in sorted(digest.items())]
+        coordinator = self._view.members[0]
+        if coordinator == self.me:
+            return self.on_vote(self.me, Vote(self.me, self._number, tuple(progress)), digest, context)
+        for part in self._parts(progress):
+            context.step("VOTE_OUT", self.me, peer=coordinator)
+            context.transmit(coordinator, Vote(self.me, self._number, part))
+        return []
+
+    def _parts(self, progress: list[Progress]) -> Iterable[tuple[Progress, ...]]:
+        room_bytes = self.config.max_frame_bytes - HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
+        most = max(1, room_bytes // PROGRESS_BYTES)
+        return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
+
+    def on_vote(self, peer: Address, vote: Vote, digest: Digest, context: Context) -> list[Progress]:
+        """Take a vote in; return what became stable by it."""
+        if vote.view != self._number or not self.is_coordinator:
+            context.drop("view" if vote.view != self._number else "not mine", peer=peer)
+            return []
+        assert self._view is not None
+        context.step("VOTE_IN", self.me, peer=peer)
+        table = self._votes.setdefault(peer, {})
+        for origin, delivered, high in vote.progress:
+            before = table.get(origin, (0, 0))
+            table[origin] = max(before[0], delivered), max(before[1], high)
+        self._votes[self.me] = {origin: (marks.delivered, marks.high) for origin, marks in digest.items()}
+        fresh = self._risen()
+        if fresh:
+            self._tell(None, fresh, context)
+        elif peer != self.me and self._stable:
+            self._tell(peer, [Progress(origin, *marks) for origin, marks in self._stable.items()], context)
+        return fresh
+
+    def _risen(self) -> list[Progress]:
+        """Return the streams of which more is stable than was told, and learn it."""
+        assert self._view is not None
+        members = self._view.members
+        if any(member not in self._votes for member in members):
+            return []
+        fresh = []
+        for origin in members:
+            votes = [self._votes[member].get(origin) for member in members]
+            known = [vote for vote in votes if vote is not None]
+            if len(known) < len(members):
+                continue
+            stable = min(delivered for delivered, _ in known)
+            high = max(high for _, high in known)
+            if (stable, high) != self._stable.get(origin, (0, 0)):
+                self._stable[origin] = stable, high
+                fresh.append(Progress(origin, stable, high))
+        return fresh
+
+    def _tell(self, to: Address | None, progress: list[Progress], context: Context) -> None:
+        for part in self._parts(sorted(progress)):
+            context.step("STABLE_OUT", self.me, peer=to)
+            context.transmit(to, Stable(self.me, self._number, part))
+
+    def accepts(self, peer: Address, stable: Stable, context: Context) -> bool:
+        """Return whether a stability message counts: it is of this view, and from its coordinator."""
+        if stable.view != self._number or self._view is None or peer != self._view.members[0]:
+            context.drop("view" if stable.view != self._number else "not coordinator", peer=peer)
+            return False
+        context.step("STABLE_IN", self.me, peer=peer)
+        return True
+
+    def behind(self, origin: Address, seqno: int) -> tuple[Address, ...]:
+        """Return the members that have not voted to have delivered ``seqno`` of ``origin``, where that is known."""
+        if not self.is_coordinator or self._view is None:
+            return ()
+        votes = ((member, self._votes.get(member, {}).get(origin, (0, 0))[0]) for member in self._view.members)
+        return tuple(member for member, delivered in votes if delivered < seqno)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state as a hashable value, without times."""
+        votes = tuple((member, *sorted(table.items())) for member, table in sorted(self._votes.items()))
+        return (self.due_ns is not None, votes, tuple(sorted(self._stable.items())))
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with the next vote due."""
+        due, votes, stable = snapshot
+        self.due_ns = 0 if due else None
+        self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
+        self._stable = dict(stable)  # type: ignore[call-overload]
+        self._received_bytes = self._received = 0

@@ -1,0 +1,308 @@
+"""What a member consists of, and what every input ends with.
+
+The streams to and from the group, the connections, the messages beside them, the votes, and the timers. After every
+input: streams that moved are delivered from and acknowledged, the own messages are delivered, and the timers are set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.core import timers
+from gapless.core.aside import Aside
+from gapless.core.context import Context
+from gapless.core.credit import Credit
+from gapless.core.early import Early
+from gapless.core.inbound import Inbound
+from gapless.core.outbound import Outbound
+from gapless.core.pieces import Pieces
+from gapless.core.ready import GROUP, ONE, Delivery, Ready
+from gapless.core.sending import Tickets
+from gapless.core.stability import Stability
+from gapless.core.unicast import Connections
+from gapless.errors import LocalProtocolError
+from gapless.identity import U64_MAX
+from gapless.modes import Mode
+from gapless.run import NOT_BACK, PIECE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.core.window import Window
+    from gapless.identity import Address, Digest, View
+    from gapless.run import Run
+    from gapless.wire.frames import Progress
+
+_ACKS_PER_SHARE = 4
+"""How many acks a sender gets, at the least, for its share of the receive buffer."""
+_MOST_FORMER = 1024
+"""Departed streams of which the end is remembered, in case the same life comes back."""
+_ACTIVE_NS = 500_000_000
+"""A member counts as sending for so long after its last data."""
+_WAKE_XMIT_INTERVAL = "500ms"
+"""The interval with which a stall switches retransmission on."""
+
+
+class Streams:
+    """Everything that one member keeps."""
+
+    def __init__(self, me: Address, group: int, config: Config, rng: Random, *, tracing: bool = False) -> None:
+        if not all(0 <= number <= U64_MAX for number in (*me, group)):
+            raise LocalProtocolError(f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers")
+        self.me = me
+        self.group = group
+        self.config = config
+        self.row = config.row
+        self.view: View | None = None
+        self._tickets = Tickets()
+        self.outbound = Outbound(me, config, self.row, self._tickets)
+        self.inbound: dict[Address, Inbound] = {}
+        self._rng = rng
+        self._context = Context(me, group, config.max_frame_bytes, tracing=tracing)
+        self._credit = Credit(config.max_unconsumed, config.max_batch_size)
+        self.connections = Connections(me, config, rng, self._tickets, self._credit)
+        self.aside = Aside(me, config, self._credit)
+        self.stability = Stability(me, config, rng) if self.row.release == "stability" else None
+        self.early = Early(config)
+        self._own_pieces = Pieces(config.max_message_bytes)
+        self._self_pieces = Pieces(config.max_message_bytes, ONE)
+        self._timers = timers.Timers()
+        self._owing: dict[tuple[Address, int], Inbound] = {}
+        self._stalled: dict[tuple[Address, int], Inbound | None] = {}
+        self._former: dict[Address, int] = {}
+        self._active: dict[Address, int] = {}
+        self._nodes: frozenset[int] = frozenset()
+        self._traced: dict[Address, tuple[int, int, int]] = {}
+        self._epoch = 0
+        self._next_mode: Mode | None = None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Frames sent and received by kind, and what was dropped by reason."""
+        return self._context.counters
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When ``tick`` is to be called next."""
+        return self._timers.next_ns
+
+    def digest(self) -> Digest:
+        """Return the marks of every stream whose start is known, the own included."""
+        marks = {origin: stream.window.marks for origin, stream in self.inbound.items() if stream.window is not None}
+        return {self.me: self.outbound.window.marks, **marks}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that was sent is known to have arrived, and nothing is owed to anybody."""
+        if self.stability is not None and self._unstable:
+            return False
+        return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
+
+    def _outbounds(self) -> list[Outbound]:
+        return [self.outbound, *self.connections.outbounds()] if self.connections.outgoing else [self.outbound]
+
+    def _inbounds(self) -> list[Inbound]:
+        return [*self.inbound.values(), *self.connections.inbounds()]
+
+    # What every input ends with
+
+    def _begin(self, now_ns: int) -> Context:
+        self._context.now_ns = now_ns
+        return self._context
+
+    def _finish(self, touched: Iterable[Inbound]) -> Ready:
+        context = self._context
+        for stream in touched:
+            self._settle(stream, context)
+        self._deliver_own(context)
+        self._arm_all(context)
+        if context.tracing:
+            self._trace_marks(context)
+        return context.ready(self._timers.next_ns)
+
+    def _arm_all(self, context: Context) -> None:
+        arm, outbound, connections = self._timers.arm, self.outbound, self.connections
+        if not connections.outgoing and not connections.incoming:
+            arm(timers.TAIL, outbound.tail_due_ns)
+            arm(timers.PIN, outbound.pin_due_ns)
+            arm(timers.REAP, None)
+        else:
+            streams = self._outbounds()
+            arm(timers.TAIL, min((at for s in streams if (at := s.tail_due_ns) is not None), default=None))
+            arm(timers.PIN, min((at for s in streams if (at := s.pin_due_ns) is not None), default=None))
+            arm(timers.REAP, connections.reap_due_ns)
+        if (ask_ns := connections.ask_due_ns) is not None:
+            self._timers.arm_sooner(timers.GAP, ask_ns)
+        arm(timers.ASIDE, self.aside.due_ns)
+        if self.stability is not None:
+            self.stability.plan(context.now_ns, unstable=self._unstable)
+            arm(timers.STABLE, self.stability.due_ns)
+
+    def _settle(self, stream: Inbound, context: Context) -> None:
+        """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
+        ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
+        if stream.deliver(self._credit, ack_bytes, context) or stream.ack_now:
+            stream.acknowledge(context)
+            self._owing.pop(stream.key, None)
+        elif stream.owed.owed and stream.key not in self._owing:
+            self._owing[stream.key] = stream
+            self._timers.arm_sooner(timers.ACK, stream.owed.plan_ns(context.now_ns, self._rng))
+        if stream.can_deliver:
+            self._stalled[stream.key] = stream
+        self._arm_gap((stream,))
+        if self.stability is not None and stream.kind == GROUP:
+            self._count(stream.taken, stream.taken_bytes, context)
+            stream.taken = stream.taken_bytes = 0
+
+    def _count(self, messages: int, size_bytes: int, context: Context) -> None:
+        """Vote at once when much was delivered since the last vote."""
+        if messages and self.stability is not None and self.stability.received(messages, size_bytes):
+            self._vote(context)
+
+    def _arm_gap(self, streams: Iterable[Inbound]) -> None:
+        for stream in streams:
+            if stream.gaps.due_ns is not None:
+                self._timers.arm_sooner(timers.GAP, stream.gaps.due_ns)
+
+    def _deliver_own(self, context: Context, *, whatever_room: bool = False) -> None:
+        """Deliver the own messages, in order like everybody else's; this counts as the own ack."""
+        self._deliver_from(self.outbound, self._own_pieces, context, whatever_room=whatever_room)
+        if (mine := self.connections.outgoing.get(self.me)) is not None:
+            self._deliver_from(mine.stream, self._self_pieces, context)
+
+    def _deliver_from(
+        self, outbound: Outbound, pieces: Pieces, context: Context, *, whatever_room: bool = False
+    ) -> None:
+        window = outbound.window
+        while window.delivered < window.high:
+            runs = window.take(None if whatever_room else self._own_limit(window))
+            if not runs:
+                self._stalled.setdefault((self.me, outbound.epoch), None)
+                return
+            for run in runs:
+                self._hand_out_own(run, outbound, pieces, context)
+            if not whatever_room:
+                outbound.acknowledge_self(context)
+                self._count(runs[-1].last - runs[0].first + 1, sum(run.size_bytes for run in runs), context)
+
+    def _own_limit(self, window: Window) -> int | None:
+        """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
+        limit = self._credit.limit()
+        if limit == 0:
+            seqno = window.delivered + 1
+            (run,) = window.get(seqno, seqno)
+            return 1 if run.flags & NOT_BACK else 0
+        return limit
+
+    def _hand_out_own(self, run: Run, outbound: Outbound, pieces: Pieces, context: Context) -> None:
+        if run.flags & NOT_BACK:
+            return
+        kind = GROUP if outbound.to is None else ONE
+        delivery: Delivery | None = Delivery(run.origin, run.first, run.last, run, kind, outbound.epoch)
+        if run.flags & PIECE:
+            delivery = pieces.add(run, context)
+        if delivery is not None:
+            self._credit.spend(delivery.message_count)
+            context.deliver(delivery)
+
+    def _share_buffers(self, now_ns: int) -> None:
+        """Divide the receivers' buffers by the number of members that are sending just now."""
+        self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < _ACTIVE_NS}
+        for stream in self._outbounds():
+            stream.limit_bytes(1 + len(self._active))
+
+    def _trace_marks(self, context: Context) -> None:
+        self._trace_window(self.me, self.outbound.window, context)
+        for origin, stream in self.inbound.items():
+            if stream.window is not None:
+                self._trace_window(origin, stream.window, context)
+
+    def _trace_window(self, origin: Address, window: Window, context: Context) -> None:
+        before = self._traced.get(origin)
+        low, delivered, high = window.low, window.delivered, window.high
+        if before is None or before[2] != high or before[1] != delivered or before[0] != low:
+            self._traced[origin] = low, delivered, high
+            context.step("STATE", origin, low=low, delivered=delivered, high=high)
+
+    def _vote(self, context: Context) -> None:
+        assert self.stability is not None
+        self._on_stable(self.stability.vote(self.digest(), context), context)
+
+    def _on_stable(self, progress: Iterable[Progress], context: Context) -> None:
+        """Purge what is stable; a stream that this member does not know is left alone (N7-24)."""
+        for origin, seqno, high in progress:
+            stream = self.inbound.get(origin)
+            if origin == self.me:
+                self.outbound.on_stable(seqno, context)
+            elif stream is not None:
+                stream.on_stable(seqno, high)
+                self._settle(stream, context)
+
+    @property
+    def _unstable(self) -> bool:
+        """Whether something that was delivered here is not known to be stable."""
+        outbound = self.outbound
+        if outbound.window.high > outbound.stable:
+            return True
+        return any(
+            stream.window is not None and stream.window.delivered > stream.stable for stream in self.inbound.values()
+        )
+
+    # For tests, simulation and exhaustive search
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the machine contradicts its own law."""
+        for outbound in self._outbounds():
+            outbound.check_invariants()
+        for origin, stream in self.inbound.items():
+            assert origin == stream.origin != self.me, "streams are filed under their origin"
+        for stream in self._inbounds():
+            stream.check_invariants()
+            if stream.owed.owed and stream.window is not None:
+                assert stream.key in self._owing, "what is owed is on the list"
+            if stream.gaps.due_ns is not None:
+                assert self._timers.armed(timers.GAP), "a gap is being watched"
+        assert not self._owing or self._timers.armed(timers.ACK), "an owed ack has its timer"
+
+    def armed(self) -> tuple[str, ...]:
+        """Return the timers that could fire."""
+        return self._timers.snapshot()
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times and counters; the view must not change meanwhile."""
+        unconsumed = self._credit.outstanding if self.config.max_unconsumed else 0
+        streams = tuple(stream.snapshot() for stream in self.inbound.values())
+        stability = None if self.stability is None else self.stability.snapshot()
+        beside = (self.connections.snapshot(), self.aside.snapshot(), self.early.snapshot(), stability)
+        return (unconsumed, self._own_pieces.snapshot(), self.outbound.snapshot(), streams, beside)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with every armed timer due at time zero."""
+        self._credit.outstanding, own_pieces, outbound, streams, beside = snapshot  # type: ignore[assignment]
+        self._own_pieces.restore(own_pieces)  # type: ignore[arg-type]
+        self.outbound.restore(outbound)  # type: ignore[arg-type]
+        for stream, state in zip(self.inbound.values(), streams, strict=True):  # type: ignore[call-overload]
+            stream.restore(state)
+        parts = (self.connections, self.aside, self.early, self.stability)
+        for part, state in zip(parts, beside, strict=True):  # type: ignore[call-overload]
+            if part is not None:
+                part.restore(state)
+        self._owing = {stream.key: stream for stream in self._inbounds() if stream.owed.owed}
+        self._stalled = {stream.key: stream for stream in self._inbounds() if stream.can_deliver}
+        if self.outbound.window.next_is_there:
+            self._stalled[self.me, self._epoch] = None
+        self._restore_timers()
+        self._active = {}
+
+    def _restore_timers(self) -> None:
+        gaps = any(stream.gaps.due_ns is not None for stream in self._inbounds())
+        armed = {
+            timers.ACK: bool(self._owing),
+            timers.GAP: gaps or self.connections.ask_due_ns is not None,
+            timers.TAIL: any(stream.tail_due_ns is not None for stream in self._outbounds()),
+            timers.STABLE: self.stability is not None and self.stability.due_ns is not None,
+            timers.ASIDE: self.aside.due_ns is not None,
+        }
+        self._timers.restore(tuple(name for name, on in armed.items() if on))
