@@ -13,6 +13,7 @@ from gapless.wire.codec import HEADER_BYTES, encode, size_bytes
 from gapless.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from gapless.core.rare import Rarely
     from gapless.core.ready import Event
     from gapless.identity import Address
 
@@ -25,13 +26,14 @@ RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame
 class Context:
     """The answer in the making."""
 
-    __slots__ = ("_frames", "_group", "_max_frame_bytes", "_me", "_ready", "counters", "now_ns", "tracing")
+    __slots__ = ("_frames", "_group", "_max_frame_bytes", "_me", "_ready", "counters", "now_ns", "rarely", "tracing")
 
-    def __init__(self, me: Address, group: int, max_frame_bytes: int, *, tracing: bool) -> None:
+    def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: bool) -> None:
         self._me = me
         self._group = group
         self._max_frame_bytes = max_frame_bytes
         self.tracing = tracing
+        self.rarely = rarely
         self.now_ns = 0
         self.counters: dict[str, int] = {}
         self._frames: list[tuple[Address | None, Frame]] = []

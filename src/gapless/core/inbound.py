@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core import ranges
+from gapless.core import ranges, rare
 from gapless.core.acks import OwedAck
 from gapless.core.gaps import Gaps
 from gapless.core.pieces import Pieces
@@ -109,7 +109,7 @@ class Inbound:
             self._keep_early(run, repair, context)
             return
         if self.keeps:
-            window.shed(run.size_bytes)
+            window.shed(self.config.window_bytes if context.rarely(rare.SHED) else run.size_bytes)
         added = window.add(run)
         if added.accepted:
             self.gaps.arrived(run, repair, context.now_ns)

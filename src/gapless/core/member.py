@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core import timers
+from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.inbound import Inbound
 from gapless.core.outbound import Outbound
@@ -110,7 +110,7 @@ class Member(Streams):
         else:
             stream = self.connections.open(to, context)
             flags &= ~NOT_BACK
-        if wait or stream.has_room(payloads):
+        if wait or (stream.has_room(payloads) and not context.rarely(rare.REFUSE)):
             return stream.send(payloads, flags, deadline_ns, context)
         ticket = self._tickets.take()
         context.event(Refused(ticket))
@@ -397,6 +397,9 @@ class Member(Streams):
         _TIMED[name](self, self._context)
 
     def _send_acks(self, context: Context) -> None:
+        if self._owing and context.rarely(rare.LATE_ACK):
+            self._timers.arm(timers.ACK, context.now_ns + max(self.config.ack_delay_ns, 1))
+            return
         for stream in self._owing.values():
             stream.acknowledge(context)
         self._owing = {}

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core import ranges
+from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
 from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.core.repairs import Repairs, send_repairs
@@ -113,7 +113,8 @@ class Outbound:
         """Number, store and send what waits, as far as there is room."""
         window = self.window
         while True:
-            batch = self.queue.next_batch(window.room(), window.room_bytes(), window.low == window.high)
+            room = 1 if context.rarely(rare.SMALL_RUN) else window.ceiling
+            batch = self.queue.next_batch(min(room, window.room()), window.room_bytes(), window.low == window.high)
             if batch is None:
                 return
             self._send_batch(batch, context, reason)
@@ -135,6 +136,8 @@ class Outbound:
             if waiting.done:
                 self._accept(waiting, context, reason)
         self._plan_tail(context.now_ns)
+        if self._tail_ns is not None and context.rarely(rare.EARLY_TAIL):
+            self._tail_ns = context.now_ns
         if self._stuck_since_ns is None:
             self._watch(context.now_ns)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.core import ranges
+from gapless.core import ranges, rare
 from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
@@ -52,10 +52,14 @@ class Repairs:
         self._interval_ns = 0
         self._spent_bytes = 0
 
-    def answer(self, requester: Address, asked: list[Range], window: Window, now_ns: int) -> Answer:
-        """Decide what ``requester`` gets of ``asked``."""
+    def answer(
+        self, requester: Address, asked: list[Range], window: Window, now_ns: int, *, to_all: bool = False
+    ) -> Answer:
+        """Decide what ``requester`` gets of ``asked``; ``to_all``: so does everybody, if that is to be chosen."""
         self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
         to = self._destination(requester, asked)
+        if to_all and self._config.use_mcast_xmit == "auto":
+            to = None
         done = [(entry.first, entry.last) for entry in self._recent if entry.to is None or entry.to == requester]
         wanted = ranges.minus(asked, ranges.merged(done))
         runs: list[Run] = []
@@ -99,7 +103,8 @@ def send_repairs(
     repairs: Repairs, window: Window, peer: Address, asked: list[Range], epoch: int, origin: Address, context: Context
 ) -> None:
     """Answer a nak of ``peer`` for ``asked``, all of which lies in the window or nowhere."""
-    answer = repairs.answer(peer, asked, window, context.now_ns)
+    to_all = context.rarely(rare.REPAIR_TO_ALL)
+    answer = repairs.answer(peer, asked, window, context.now_ns, to_all=to_all)
     for run in answer.runs:
         context.step("REPAIR", origin, run.first, run.last, peer=answer.to, size_bytes=run.size_bytes)
         context.transmit(answer.to, Data(run, True, epoch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core import timers
+from gapless.core import rare, timers
 from gapless.core.aside import Aside
 from gapless.core.context import Context
 from gapless.core.credit import Credit
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from gapless.config import Config
+    from gapless.core.rare import Rarely
     from gapless.core.window import Window
     from gapless.identity import Address, Digest, View
     from gapless.run import Run
@@ -48,7 +49,16 @@ _WAKE_XMIT_INTERVAL = "500ms"
 class Streams:
     """Everything that one member keeps."""
 
-    def __init__(self, me: Address, group: int, config: Config, rng: Random, *, tracing: bool = False) -> None:
+    def __init__(
+        self,
+        me: Address,
+        group: int,
+        config: Config,
+        rng: Random,
+        *,
+        tracing: bool = False,
+        rarely: Rarely = rare.never,
+    ) -> None:
         if not all(0 <= number <= U64_MAX for number in (*me, group)):
             raise LocalProtocolError(f"address {me} or group {group:x} does not fit the wire: use 64-bit numbers")
         self.me = me
@@ -60,7 +70,7 @@ class Streams:
         self.outbound = Outbound(me, config, self.row, self._tickets)
         self.inbound: dict[Address, Inbound] = {}
         self._rng = rng
-        self._context = Context(me, group, config.max_frame_bytes, tracing=tracing)
+        self._context = Context(me, group, config.max_frame_bytes, rarely, tracing=tracing)
         self._credit = Credit(config.max_unconsumed, config.max_batch_size)
         self.connections = Connections(me, config, rng, self._tickets, self._credit)
         self.aside = Aside(me, config, self._credit)
@@ -143,7 +153,8 @@ class Streams:
     def _settle(self, stream: Inbound, context: Context) -> None:
         """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
         ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
-        if stream.deliver(self._credit, ack_bytes, context) or stream.ack_now:
+        due = stream.deliver(self._credit, ack_bytes, context) or stream.ack_now
+        if due or (stream.owed.owed and context.rarely(rare.EARLY_ACK)):
             stream.acknowledge(context)
             self._owing.pop(stream.key, None)
         elif stream.owed.owed and stream.key not in self._owing:
@@ -158,7 +169,9 @@ class Streams:
 
     def _count(self, messages: int, size_bytes: int, context: Context) -> None:
         """Vote at once when much was delivered since the last vote."""
-        if messages and self.stability is not None and self.stability.received(messages, size_bytes):
+        if not messages or self.stability is None:
+            return
+        if self.stability.received(messages, size_bytes) or context.rarely(rare.EARLY_VOTE):
             self._vote(context)
 
     def _arm_gap(self, streams: Iterable[Inbound]) -> None:
