@@ -67,7 +67,7 @@ class Outbound:
         # A sender counts from low, not from its own delivery: no receiver is to see more than it can take.
         self.window = Window(Fixed(config.reach), keep=True, max_bytes=config.window_bytes)
         self.acks = AckTable()
-        self.repairs = Repairs(config)
+        self.repairs = Repairs(config, to_one=to is not None)
         numbered = epoch or row.numbering == "view"
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
         self.starts: dict[Address, int] = {}

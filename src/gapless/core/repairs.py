@@ -43,10 +43,11 @@ class Answer(NamedTuple):
 class Repairs:
     """The memory of recent repairs, and the budget."""
 
-    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "suppress_ns")
+    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "_to_one", "suppress_ns")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, to_one: bool = False) -> None:
         self._config = config
+        self._to_one = to_one
         self.suppress_ns = config.min_retry_ns // 2
         self._recent: list[_Done] = []
         self._interval_ns = 0
@@ -58,7 +59,7 @@ class Repairs:
         """Decide what ``requester`` gets of ``asked``; ``to_all``: so does everybody, if that is to be chosen."""
         self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
         to = self._destination(requester, asked)
-        if to_all and self._config.use_mcast_xmit == "auto":
+        if to_all and self._config.use_mcast_xmit == "auto" and not self._to_one:
             to = None
         done = [(entry.first, entry.last) for entry in self._recent if entry.to is None or entry.to == requester]
         wanted = ranges.minus(asked, ranges.merged(done))
@@ -77,7 +78,7 @@ class Repairs:
         self._config = config
 
     def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
-        choice = self._config.use_mcast_xmit
+        choice = "never" if self._to_one else self._config.use_mcast_xmit
         if choice != "auto":
             return None if choice == "always" else requester
         others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
