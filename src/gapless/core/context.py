@@ -14,7 +14,7 @@ from gapless.wire.frames import Frame
 
 if TYPE_CHECKING:
     from gapless.core.rare import Rarely
-    from gapless.core.ready import Event
+    from gapless.core.ready import Event, ViewInstalled
     from gapless.identity import Address
 
 SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
@@ -54,6 +54,11 @@ class Context:
     def event(self, event: Event) -> None:
         """Tell the application."""
         self._ready.events.append(event)
+
+    def begin_view(self, event: ViewInstalled) -> None:
+        """Tell a view: what was delivered so far comes before it, what follows belongs to it."""
+        self._ready.before_view = len(self._ready.deliveries)
+        self.event(event)
 
     def step(
         self,

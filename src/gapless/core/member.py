@@ -462,7 +462,7 @@ class Member(Streams):
             self._restart(view, context)
             digest = dict.fromkeys(view.members, Marks(0, 0, 0))
         context.step("VIEW", self.me, last=view.id.number)
-        context.event(ViewInstalled(view))
+        context.begin_view(ViewInstalled(view))
         joined = [member for member in view.members if member != self.me and member not in self.inbound]
         for origin in joined:
             self._welcome(origin, digest or {}, context)

@@ -2,7 +2,7 @@
 
 The shell works through a ready in the order of its fields: it puts the transmits on the network, hands the deliveries
 to the application, tells it the events, and calls ``tick`` at the deadline. Only transmits may be dropped, for the
-network may lose those anyway.
+network may lose those anyway. A view is told between two deliveries: ``before_view`` of them come before it (P-21).
 """
 
 from __future__ import annotations
@@ -194,11 +194,16 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Ready:
-    """The answer to one input. ``ticket`` is set by ``send``; ``trace`` is filled only when tracing is on."""
+    """The answer to one input.
+
+    ``ticket`` is set by ``send``; ``before_view`` by ``install``: so many of the deliveries belong to the view before;
+    ``trace`` is filled only when tracing is on.
+    """
 
     transmits: list[Transmit] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     deadline_ns: int | None = None
     ticket: int = 0
+    before_view: int = 0
     trace: list[Step] = field(default_factory=list)
