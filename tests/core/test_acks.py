@@ -1,5 +1,6 @@
 """The ack table of a sender, and what a receiver owes."""
 
+import pytest
 from hypothesis import given, strategies as st
 
 from gapless.config import Config
@@ -21,6 +22,7 @@ def table(**acks: int) -> AckTable:
 # The table
 
 
+@pytest.mark.behaviour("N4-30")
 def test_s31_the_minimum_follows_the_slowest_member() -> None:
     """S-31; where JGroups lets the minimum fall to 0 when members come back, here it stays (N4-30)."""
     acks = table(a=200, b=250, c=500, d=600)
@@ -34,6 +36,7 @@ def test_s31_the_minimum_follows_the_slowest_member() -> None:
     assert (acks[A], acks[B], acks.minimum) == (0, 0, 500)
 
 
+@pytest.mark.behaviour("N4-23", "N4-21")
 def test_n4_23_an_old_ack_is_ignored() -> None:
     """N4-23, N4-21: acks are cumulative, the highest one counts."""
     acks = table(a=0, b=0)
@@ -44,6 +47,7 @@ def test_n4_23_an_old_ack_is_ignored() -> None:
     assert (acks[A], acks[B]) == (5, 3)
 
 
+@pytest.mark.behaviour("N4-24")
 def test_n4_24_a_rising_minimum_is_reported_once() -> None:
     """N4-24, W-17."""
     acks = table(a=4, b=2)
@@ -54,6 +58,7 @@ def test_n4_24_a_rising_minimum_is_reported_once() -> None:
     assert acks.minimum == 9
 
 
+@pytest.mark.behaviour("N4-25", "I-06")
 def test_n4_25_one_silent_member_holds_the_minimum() -> None:
     """N4-25, I-06: nothing is stable while a single member has not acknowledged it."""
     acks = table(a=0, b=0, c=0)
@@ -64,6 +69,7 @@ def test_n4_25_one_silent_member_holds_the_minimum() -> None:
     assert acks.behind(11) == [A, B, C]
 
 
+@pytest.mark.behaviour("N4-27")
 def test_n4_27_an_ack_of_somebody_else_counts_for_nothing() -> None:
     """N4-27, W-17: neither a stranger nor one that has left can enter by acknowledging."""
     acks = table(a=5, b=9)
@@ -74,6 +80,7 @@ def test_n4_27_an_ack_of_somebody_else_counts_for_nothing() -> None:
     assert dict(acks.items()) == {A: 5}
 
 
+@pytest.mark.behaviour("N4-29")
 def test_n4_29_a_departure_may_raise_the_minimum() -> None:
     """N4-29, W-18."""
     acks = table(a=7, b=2)
@@ -82,6 +89,7 @@ def test_n4_29_a_departure_may_raise_the_minimum() -> None:
     assert not acks.adjust([A], 0)
 
 
+@pytest.mark.behaviour("N4-30", "I-21")
 def test_n4_30_a_joiner_never_lowers_the_minimum() -> None:
     """N4-30, I-21: it enters at the seqno that it was told to start from."""
     acks = table(a=7, b=7)
@@ -118,6 +126,7 @@ entries = st.lists(
 )
 
 
+@pytest.mark.behaviour("N4-23", "N4-24", "N4-25", "N4-26", "N4-27", "N4-28", "N4-29", "N4-30")
 @given(entries)
 def test_the_minimum_is_the_highest_that_the_least_entry_ever_was(
     inputs: list[tuple[Address | set[Address], int]],
@@ -151,6 +160,7 @@ def owed_after(threshold: int) -> OwedAck:
     return OwedAck(Config(ack_threshold=threshold), "counted")
 
 
+@pytest.mark.behaviour("N4-20")
 def test_n4_20_an_ack_is_due_after_so_many_messages() -> None:
     """N4-20, A-01."""
     owed = owed_after(10)
@@ -171,6 +181,7 @@ def test_an_ack_is_due_after_so_many_bytes() -> None:
     assert not owed.deliver(1, 999, 1000, 0, False)
 
 
+@pytest.mark.behaviour("N4-22")
 def test_n4_22_nothing_new_nothing_owed() -> None:
     """N4-22."""
     owed = owed_after(1)

@@ -51,6 +51,7 @@ def test_r02_what_appears_later_waits_for_the_next_pass() -> None:
     assert gap.ask([(5, 5), (8, 9)], due(gap)) == [(8, 9)]
 
 
+@pytest.mark.behaviour("N4-31")
 def test_n4_31_a_gap_is_asked_for_until_it_closes() -> None:
     """N4-31, R-02: again and again, and never after it has closed."""
     gap = gaps()
@@ -63,6 +64,7 @@ def test_n4_31_a_gap_is_asked_for_until_it_closes() -> None:
     assert gap.due_ns is None
 
 
+@pytest.mark.behaviour("N4-15")
 def test_a_gap_that_closes_by_itself_is_never_asked_for() -> None:
     """N4-15: reordering costs nothing."""
     gap = gaps()
@@ -99,6 +101,7 @@ def test_a_fresh_gap_does_not_wait_for_the_rest_of_an_old_one() -> None:
 # Rest, back-off and jitter
 
 
+@pytest.mark.behaviour("P-11")
 def test_s11_a_range_that_was_asked_for_rests() -> None:
     """S11, P-11: its answer is on its way; asking again at once would only add to the load."""
     gap = gaps()
@@ -111,6 +114,7 @@ def test_s11_a_range_that_was_asked_for_rests() -> None:
     assert gap.ask([(2, 3), (9, 9)], again_ns) == [(2, 3), (9, 9)]
 
 
+@pytest.mark.behaviour("P-11")
 def test_p11_every_try_doubles_the_rest_up_to_the_interval() -> None:
     """P-11."""
     gap = gaps(min_retry="5ms", initial_round_trip="10ms", xmit_interval="500ms")
@@ -123,6 +127,7 @@ def test_p11_every_try_doubles_the_rest_up_to_the_interval() -> None:
     assert rests == [30, 60, 120, 240, 480, 500, 500]
 
 
+@pytest.mark.behaviour("P-11")
 def test_p11_jitter_spreads_the_retries_and_is_bounded() -> None:
     """P-11: two members that lose the same frame do not ask in step; the interval stays the upper bound."""
     rests = set()

@@ -21,6 +21,7 @@ def marks(group: Group, at: str, origin: Address) -> Marks:
 # Windows
 
 
+@pytest.mark.behaviour("N4-01", "N4-41")
 def test_n4_01_the_window_neither_grows_nor_shrinks() -> None:
     """N4-01, N4-41, S6: at most ``capacity`` messages are outstanding, at the sender and at each receiver."""
     group = Group(3, capacity=4)
@@ -35,6 +36,7 @@ def test_n4_01_the_window_neither_grows_nor_shrinks() -> None:
     assert group["a"].outbound.window.ceiling - group["a"].outbound.window.low == 4
 
 
+@pytest.mark.behaviour("N4-02")
 def test_n4_02_the_marks_of_a_sender() -> None:
     """N4-02: low = acknowledged by all, delivered = delivered locally, high = sent."""
     group = Group(3, max_unconsumed=4)
@@ -48,6 +50,7 @@ def test_n4_02_the_marks_of_a_sender() -> None:
     assert marks(group, "a", A) == Marks(3, 6, 6)
 
 
+@pytest.mark.behaviour("N4-03", "N4-09")
 def test_n4_03_the_marks_of_a_receiver() -> None:
     """N4-03, N4-09: low = delivered, high = highest received."""
     group = Group(2)
@@ -57,6 +60,7 @@ def test_n4_03_the_marks_of_a_receiver() -> None:
     assert marks(group, "b", A) == Marks(2, 2, 5)
 
 
+@pytest.mark.behaviour("N4-05", "N4-35")
 def test_n4_05_a_stream_begins_behind_its_offset() -> None:
     """N4-05, N4-35: all three marks equal the offset, and the first message is offset + 1."""
     group = Group(2, start=False)
@@ -67,6 +71,7 @@ def test_n4_05_a_stream_begins_behind_its_offset() -> None:
     assert group["b"].counters["dropped.old"] == 1
 
 
+@pytest.mark.behaviour("N4-06", "N4-07", "I-05", "P-08")
 @pytest.mark.parametrize(("seqno", "reason"), [(5, "old"), (6, ""), (9, ""), (10, "far"), (1 << 60, "far")])
 def test_n4_07_the_receiver_takes_exactly_low_plus_1_to_low_plus_capacity(seqno: int, reason: str) -> None:
     """N4-06, N4-07, I-05, P-08: what is outside is dropped and counted; nobody waits."""
@@ -79,6 +84,7 @@ def test_n4_07_the_receiver_takes_exactly_low_plus_1_to_low_plus_capacity(seqno:
     assert marks(group, "b", A).high == (5 if reason else seqno)
 
 
+@pytest.mark.behaviour("N4-08")
 def test_n4_08_a_duplicate_is_not_added_again() -> None:
     """N4-08, S-02: and the first one stays."""
     group = Group(2)
@@ -91,6 +97,7 @@ def test_n4_08_a_duplicate_is_not_added_again() -> None:
     assert group["b"].counters["dropped.old"] == 1
 
 
+@pytest.mark.behaviour("N4-10")
 def test_n4_10_what_is_dropped_moves_nothing() -> None:
     """N4-10: a message without a slot must not be reported as missing."""
     group = Group(2, capacity=4)
@@ -104,6 +111,7 @@ def test_n4_10_what_is_dropped_moves_nothing() -> None:
 # Receiving
 
 
+@pytest.mark.behaviour("N4-18")
 def test_n4_18_delivery_goes_on_until_a_gap() -> None:
     """N4-18, S-05, S-06: and low moves with every message that is handed out."""
     group = Group(2)
@@ -116,6 +124,7 @@ def test_n4_18_delivery_goes_on_until_a_gap() -> None:
     assert (group.messages("b", "a"), marks(group, "b", A)) == (numbers(1, 5), Marks(5, 5, 5))
 
 
+@pytest.mark.behaviour("N4-19")
 def test_n4_19_the_ack_goes_to_the_sender_alone() -> None:
     """N4-19, A-01: it carries the highest delivered seqno, not the highest received."""
     group = Group(3, ack_threshold=3)
@@ -124,6 +133,7 @@ def test_n4_19_the_ack_goes_to_the_sender_alone() -> None:
     assert frames(ready) == [(A, Ack(A, 3, group.config.receive_buffer_bytes))]
 
 
+@pytest.mark.behaviour("N4-20", "N4-21")
 def test_n4_20_an_ack_waits_for_company_but_not_for_ever() -> None:
     """N4-20, N4-21, A-01, U3-04: at once after ``ack_threshold`` messages, else after ``ack_delay``; one for all."""
     group = Group(2, ack_threshold=10, ack_delay="8ms")
@@ -148,6 +158,7 @@ def test_a_quarter_of_the_capacity_is_the_usual_threshold() -> None:
     assert [ack.seqno for ack in group.frames(Ack)] == [2]
 
 
+@pytest.mark.behaviour("P-12")
 def test_the_ack_delay_has_jitter_below_it() -> None:
     """P-12: the acks of a large group do not come in step, and none comes later than ``ack_delay``."""
     delays = set()
@@ -161,6 +172,7 @@ def test_the_ack_delay_has_jitter_below_it() -> None:
     assert all(7.5 * MS <= delay_ns <= 10 * MS for delay_ns in delays)
 
 
+@pytest.mark.behaviour("N4-22")
 def test_n4_22_nothing_new_no_ack() -> None:
     """N4-22: a gap, or a message that is not next, makes nobody owe anything."""
     group = Group(2)
@@ -170,6 +182,7 @@ def test_n4_22_nothing_new_no_ack() -> None:
     assert "ack" not in group["b"].armed()
 
 
+@pytest.mark.behaviour("N4-22", "P-04")
 def test_n4_22_a_duplicate_is_acknowledged_again() -> None:
     """N4-22, P-04, C-08: that it was sent again may mean that the ack was lost."""
     group = Group(2, ack_threshold=1)
@@ -182,6 +195,7 @@ def test_n4_22_a_duplicate_is_acknowledged_again() -> None:
 # Acks
 
 
+@pytest.mark.behaviour("N4-24", "N4-25", "I-06")
 def test_n4_25_one_silent_member_keeps_everything() -> None:
     """N4-24, N4-25, I-06: purged is what all have acknowledged, the acknowledged one included."""
     group = Group(3)
@@ -194,6 +208,7 @@ def test_n4_25_one_silent_member_keeps_everything() -> None:
     assert marks(group, "a", A).low == 4
 
 
+@pytest.mark.behaviour("N4-26", "I-07")
 def test_n4_26_own_delivery_is_an_ack() -> None:
     """N4-26, I-07: alone in the view, nothing else is needed; with others, it is one of them."""
     alone = Group(1, capacity=2)
@@ -206,6 +221,7 @@ def test_n4_26_own_delivery_is_an_ack() -> None:
     assert marks(slow, "a", A) == Marks(1, 1, 2)
 
 
+@pytest.mark.behaviour("N4-27", "P-03")
 def test_n4_27_an_ack_of_a_departed_member_counts_for_nothing() -> None:
     """N4-27, P-03: neither does it pin the minimum, nor does it raise it."""
     group = Group(3)
@@ -217,6 +233,7 @@ def test_n4_27_an_ack_of_a_departed_member_counts_for_nothing() -> None:
     assert group["a"].counters["dropped.stranger"] == 1
 
 
+@pytest.mark.behaviour("N4-28")
 def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
     """N4-28, rule 8: not even the advertised buffer is believed."""
     group = Group(2)
@@ -228,6 +245,7 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
     assert group["a"].outbound._buffers == {}
 
 
+@pytest.mark.behaviour("N4-29", "P-03")
 def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
     """N4-29, A-04, P-03: the view purges what the others have, and what waits is sent in the new view."""
     group = Group(3, capacity=4)
@@ -245,6 +263,7 @@ def test_n4_29_a_departure_lets_waiting_sends_go_on() -> None:
     assert group.messages("b", "a") == numbers(1, 6)
 
 
+@pytest.mark.behaviour("N4-30")
 def test_n4_30_low_never_goes_back() -> None:
     """N4-30, S7: a joiner starts at the present high, so the minimum stays."""
     group = Group(3, start=False)
@@ -261,6 +280,7 @@ def test_n4_30_low_never_goes_back() -> None:
 # Retransmission
 
 
+@pytest.mark.behaviour("N4-31")
 def test_n4_31_a_gap_is_asked_for_at_its_sender() -> None:
     """N4-31, R-05, S11: exactly what is missing, after the grace, and nobody else is bothered."""
     group = Group(3)
@@ -277,6 +297,7 @@ def test_n4_31_a_gap_is_asked_for_at_its_sender() -> None:
     assert group["b"].counters["naks.seqnos"] == 3
 
 
+@pytest.mark.behaviour("N4-15")
 def test_n4_15_reordering_is_not_loss() -> None:
     """N4-15, S-37, L4: what comes within the grace is not asked for."""
     group = Group(2)
@@ -287,6 +308,7 @@ def test_n4_15_reordering_is_not_loss() -> None:
     assert group.messages("b", "a") == numbers(1, 5)
 
 
+@pytest.mark.behaviour("N4-13", "N7-07")
 def test_n4_13_a_nak_that_comes_at_once_can_be_served() -> None:
     """N4-13, N7-07: what is on the wire is stored."""
     group = Group(2)
@@ -315,6 +337,7 @@ def test_the_only_message_is_lost() -> None:
     assert group.messages("b", "a") == [b"1"]
 
 
+@pytest.mark.behaviour("P-04", "N4-22")
 def test_p04_a_lost_ack_is_repeated_because_of_the_tail() -> None:
     """P-04, R-10, N4-22: a sender with a full window and nothing to send gets its ack again."""
     group = Group(2, capacity=3)
@@ -340,6 +363,7 @@ def test_the_tail_goes_to_the_one_that_is_behind_or_to_all() -> None:
     assert {sent.to for sent in group.sent if isinstance(sent.frame, Tail)} == {C, None}
 
 
+@pytest.mark.behaviour("P-04")
 def test_the_tail_backs_off_up_to_the_interval_and_starts_anew_with_data() -> None:
     """P-04."""
     group = Group(2, tail_delay="20ms", xmit_interval="100ms")
@@ -370,6 +394,7 @@ def test_s51_every_other_message_is_lost(request_size: int) -> None:
     assert sum(named) <= 310, "each of them is asked for once, but for a few"
 
 
+@pytest.mark.behaviour("P-11", "N4-31")
 def test_a_lost_nak_and_a_lost_repair_are_repeated() -> None:
     """P-11, N4-31."""
     group = Group(2)
@@ -444,6 +469,7 @@ def shuffling(group: Group, rng: Random, loss: float, copies: int) -> None:
     group.step = jumble  # type: ignore[method-assign, assignment]
 
 
+@pytest.mark.behaviour("N4-37")
 @pytest.mark.parametrize(
     ("loss", "copies", "capacity"), [(0.0, 0, 64), (0.1, 0, 64), (0.0, 5, 16), (0.3, 1, 5), (0.1, 2, 1)]
 )
@@ -462,6 +488,7 @@ def test_s34_all_members_deliver_all_streams_in_order(loss: float, copies: int, 
             assert group.messages(name, origin) == expected
 
 
+@pytest.mark.behaviour("N4-15")
 def test_l4_without_faults_there_are_neither_naks_nor_repairs() -> None:
     """L4, N4-15."""
     group = Group(3, capacity=16)

@@ -35,6 +35,7 @@ def consume_all(group: Group, *names: str, at_a_time: int = 1) -> dict[str, int]
 # The application
 
 
+@pytest.mark.behaviour("N4-39")
 def test_m16_a_slow_application_slows_the_sender() -> None:
     """M-16, S-61, N4-39: its window fills, the ack does not move, the sender waits, and nothing is lost."""
     group = Group(2, capacity=4, max_unconsumed=3)
@@ -94,6 +95,7 @@ def test_streams_that_wait_take_turns(members: int, at_a_time: int) -> None:
     assert max(got) - min(got) <= 2 * at_a_time
 
 
+@pytest.mark.behaviour("N4-26")
 def test_the_own_slow_application_pins_the_own_window() -> None:
     """N4-26, M-16: and consuming releases it."""
     group = Group(2, capacity=2, max_unconsumed=1)
@@ -112,6 +114,7 @@ def test_alone_with_a_slow_application() -> None:
     assert group["a"].digest()[A] == Marks(6, 6, 6)
 
 
+@pytest.mark.behaviour("N4-10")
 def test_an_announcement_beyond_a_full_window_is_no_gap_yet() -> None:
     """N4-10: what has no slot is not missing; it is asked for once the application has made room."""
     group = Group(2, capacity=4, max_unconsumed=1)
@@ -138,6 +141,7 @@ def test_m13_a_delivery_holds_at_most_max_batch_size() -> None:
 # Not wanted back
 
 
+@pytest.mark.behaviour("I-07")
 def test_m11_what_is_not_wanted_back_is_not_delivered_to_its_sender() -> None:
     """M-11, S-40, I-07: others get it; the sender counts as having delivered it."""
     group = Group(2)
@@ -244,6 +248,7 @@ def test_rule_7_one_frame_always_fits() -> None:
     assert len(group.messages("b", "a")) == 51
 
 
+@pytest.mark.behaviour("P-13")
 def test_window_bytes_limit_what_is_outstanding() -> None:
     """P-13: fixed windows count bytes too."""
     group = Group(2, window_bytes=2_000)
@@ -280,6 +285,7 @@ def test_who_has_stopped_sending_has_no_share() -> None:
 # Who pins the window
 
 
+@pytest.mark.behaviour("P-03", "P-13")
 def test_p03_an_event_names_the_member_that_pins_the_window() -> None:
     """P-03, P-13, rule 10: again and again while it lasts, and not once it is over."""
     group = Group(3, pin_after="2s", capacity=4)

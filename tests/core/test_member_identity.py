@@ -38,6 +38,7 @@ FRAMES: list[Frame] = [
 names = [type(frame).__name__ + str(at) for at, frame in enumerate(FRAMES)]
 
 
+@pytest.mark.behaviour("N4-38", "P-22")
 @pytest.mark.parametrize("frame", FRAMES, ids=names)
 @pytest.mark.parametrize(
     ("sender", "group_id", "reason"),
@@ -73,6 +74,7 @@ def test_the_same_frames_from_the_member_itself_count(frame: Frame) -> None:
     assert not any(name.startswith("dropped") for name in group["a"].counters)
 
 
+@pytest.mark.behaviour("P-18")
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
@@ -117,6 +119,7 @@ def test_s13_hostile_bytes_change_nothing(garbage: bytes, at: int, flip: int) ->
         assert sum(group["a"].counters.values()) == dropped + 1
 
 
+@pytest.mark.behaviour("P-22")
 def test_s14_hostile_input_does_not_grow_the_counters() -> None:
     """S14, P-22: reasons are few words, whoever is dropped."""
     group = busy()
@@ -130,6 +133,7 @@ def test_s14_hostile_input_does_not_grow_the_counters() -> None:
     assert set(group["a"]._active) | set(group["a"].outbound._buffers) <= {B}
 
 
+@pytest.mark.behaviour("N7-09")
 def test_own_frames_that_come_back_are_dropped() -> None:
     """N7-09, M-08: own messages are delivered from the own window, once."""
     group = Group(2)
@@ -153,6 +157,7 @@ def test_before_the_first_view_a_few_runs_are_kept() -> None:
     assert group["a"].tick(SECOND).deadline_ns is None
 
 
+@pytest.mark.behaviour("P-02")
 def test_a_fresh_member_knows_nothing() -> None:
     """P-02: a new life is a new machine; there is nothing to clear."""
     fresh = Member(B, GROUP, Config(), Random(0))

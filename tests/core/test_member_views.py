@@ -35,6 +35,7 @@ def with_joiner(**knobs: Any) -> Group:
 # Where a stream starts
 
 
+@pytest.mark.behaviour("I-22", "I-21", "N4-35", "P-17")
 def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
     """I-22, I-21, N4-35, P-17: right behind what had been sent when the sender installed the view."""
     group = with_joiner()
@@ -47,6 +48,7 @@ def test_i22_each_sender_tells_a_joiner_where_to_start() -> None:
     assert group.told("c", Lost) == []
 
 
+@pytest.mark.behaviour("I-21", "P-01")
 def test_i21_a_joiner_pins_nothing() -> None:
     """I-21, P-01: its ack entry starts where it starts; a sender with a full window is not stopped by a join."""
     group = with_joiner(capacity=2)
@@ -57,6 +59,7 @@ def test_i21_a_joiner_pins_nothing() -> None:
     assert group.messages("c", "a") == numbers(6, 20)
 
 
+@pytest.mark.behaviour("I-22", "P-01", "P-19")
 def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
     """I-22, P-01, P-19: the start is lost, the question is lost, twice; it asks again, with back-off."""
     group = with_joiner()
@@ -70,6 +73,7 @@ def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
     assert len(asked_ns) >= 2
 
 
+@pytest.mark.behaviour("P-19")
 def test_p19_the_question_for_the_start_backs_off() -> None:
     """P-19: a member that does not answer is not flooded."""
     group = waiting_for_start()
@@ -90,6 +94,7 @@ def test_data_that_comes_before_the_start_does_not_speed_the_question_up() -> No
     assert len(group.frames(Nak)) <= 4
 
 
+@pytest.mark.behaviour("NR-08")
 def test_what_comes_before_the_start_is_kept_and_delivered() -> None:
     """J-01, NR-08, S-75: in the order of the seqnos, from the start on."""
     group = waiting_for_start()
@@ -103,6 +108,7 @@ def test_what_comes_before_the_start_is_kept_and_delivered() -> None:
     assert group.told("b", Started) == [Started(A, 6)]
 
 
+@pytest.mark.behaviour("P-09")
 @pytest.mark.parametrize("size", [0, 3])
 def test_what_comes_before_the_start_is_bounded(size: int) -> None:
     """P-09, S14, J-01: the rest is dropped, counted, and repaired once the start is known."""
@@ -127,6 +133,7 @@ def test_a_start_that_is_told_again_changes_nothing() -> None:
     assert group.told("b", Started) == []
 
 
+@pytest.mark.behaviour("I-21")
 def test_the_start_is_acknowledged_at_once() -> None:
     """I-21: the sender learns that the joiner has opened its stream."""
     group = waiting_for_start()
@@ -143,6 +150,7 @@ def test_a_start_that_was_told_to_a_former_life_is_not_believed() -> None:
     assert group.told("b", Started) == [Started(A, 5)]
 
 
+@pytest.mark.behaviour("P-05")
 def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
     """P-05, S2: b leaves a out and takes it in again; what it delivered before is not delivered again."""
     group = Group(2)
@@ -154,6 +162,7 @@ def test_a_life_that_comes_back_goes_on_where_it_ended() -> None:
     assert group.told("b", Started) == [Started(A, 3)]
 
 
+@pytest.mark.behaviour("P-05")
 def test_a_life_that_comes_back_in_the_middle_of_a_message_gets_it_whole() -> None:
     """P-05: the pieces that were held went with the stream, so the message begins anew."""
     group = Group(2)
@@ -174,6 +183,7 @@ def test_the_ends_of_departed_streams_are_bounded() -> None:
     assert len(group["a"]._former) <= 1024
 
 
+@pytest.mark.behaviour("N4-36", "N4-37")
 def test_a_digest_without_a_view_opens_what_waits() -> None:
     """N4-36, N4-37: and leaves every other stream alone."""
     group = waiting_for_start()
@@ -194,6 +204,7 @@ def test_a_tail_without_a_start_does_not_open_a_stream() -> None:
     assert group["b"].inbound[A].gaps.due_ns is not None, "it goes on asking"
 
 
+@pytest.mark.behaviour("N4-35")
 def test_n4_35_a_digest_opens_the_streams_that_it_names() -> None:
     """N4-35, G-06: without a question; the others ask."""
     group = Group(3, start=False)
@@ -204,6 +215,7 @@ def test_n4_35_a_digest_opens_the_streams_that_it_names() -> None:
     assert [sent.to for sent in group.sent] == [B]
 
 
+@pytest.mark.behaviour("I-22")
 def test_a_first_view_without_a_digest_tells_everybody_the_start() -> None:
     """I-22: whoever installs first is heard by nobody yet; all is well once everybody has."""
     group = Group(3, start=False)
@@ -217,6 +229,7 @@ def test_a_first_view_without_a_digest_tells_everybody_the_start() -> None:
     assert group.messages("c", "c") == [b"early bird"]
 
 
+@pytest.mark.behaviour("N4-37")
 def test_n4_37_a_view_does_not_disturb_existing_streams() -> None:
     """N4-37, G-05: neither the gap in b's stream nor what a digest claims about it."""
     group = with_joiner()
@@ -227,6 +240,7 @@ def test_n4_37_a_view_does_not_disturb_existing_streams() -> None:
     assert group.messages("b", "a") == numbers(1, 7)
 
 
+@pytest.mark.behaviour("P-01")
 def test_a_view_that_comes_while_sends_wait() -> None:
     """P-01: what waited is sent in the new view, to the joiner as well; its start lies before it."""
     group = with_joiner(capacity=2)
@@ -257,6 +271,7 @@ def test_a_joiner_may_start_in_the_middle_of_a_message() -> None:
 # P-01, as JGroups fails it
 
 
+@pytest.mark.behaviour("P-01")
 def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
     """P-01: the digest says 2, everything up to 5 is purged; the joiner is told and starts there."""
     group = with_joiner(capacity=4)
@@ -269,6 +284,7 @@ def test_p01_a_joiner_with_an_old_digest_does_not_stop_the_group() -> None:
     assert group.told("c", Started) == [Started(A, 5)]
 
 
+@pytest.mark.behaviour("P-01")
 def test_a_view_that_arrives_late_at_one_member() -> None:
     """P-01 E3: a does not know of c yet, and purges what c hears; c starts where a says, later."""
     group = with_joiner(capacity=4)
@@ -287,6 +303,7 @@ def test_a_view_that_arrives_late_at_one_member() -> None:
 # Gone
 
 
+@pytest.mark.behaviour("P-01")
 def test_p01_a_stream_that_has_delivered_is_told_of_its_loss() -> None:
     """P-01: exactly what is missing, in an event; what follows is delivered."""
     group = Group(2)
@@ -347,6 +364,7 @@ def test_a_message_in_pieces_with_a_lost_piece_is_left_out() -> None:
     assert group["b"].counters["dropped.headless"] == 1
 
 
+@pytest.mark.behaviour("P-01")
 def test_low_in_a_tail_counts_as_gone() -> None:
     """P-01: low stands in every announcement."""
     group = Group(2)
@@ -359,6 +377,7 @@ def test_low_in_a_tail_counts_as_gone() -> None:
 # Leaving
 
 
+@pytest.mark.behaviour("N4-34", "N4-38", "I-08")
 def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
     """N4-34, N4-38, I-08: what was behind a gap is reported; what still comes is dropped."""
     group = Group(3)
@@ -371,6 +390,7 @@ def test_n4_34_the_stream_of_a_departed_member_ends() -> None:
     assert group["b"].counters["dropped.stranger"] == 1
 
 
+@pytest.mark.behaviour("I-08")
 def test_i08_what_is_consecutive_is_delivered_whatever_the_room() -> None:
     """I-08: the application gets it with the view, for nobody will ask for it later; then the view is told."""
     group = Group(3, max_unconsumed=1)
@@ -400,6 +420,7 @@ def test_nothing_discarded_nothing_reported() -> None:
     assert group.told("b", Discarded) == []
 
 
+@pytest.mark.behaviour("P-15")
 def test_p15_a_departed_member_is_not_spoken_to() -> None:
     """P-15: neither acks nor naks nor tails go to it, and no timer goes on for it."""
     group = Group(3)
@@ -416,6 +437,7 @@ def test_p15_a_departed_member_is_not_spoken_to() -> None:
     assert group.messages("c", "b") == [b"for all"]
 
 
+@pytest.mark.behaviour("N4-29")
 def test_everybody_leaves() -> None:
     """N4-29: the last one is not held by those that went."""
     group = Group(4, capacity=2)
@@ -433,6 +455,7 @@ def test_everybody_leaves() -> None:
 # Lives
 
 
+@pytest.mark.behaviour("P-02", "P-07")
 def test_a_new_life_of_a_member_is_a_new_stream() -> None:
     """P-02, P-07, rule 2: numbers, acks and gaps of the former life do not count in the next."""
     group = with_joiner()
@@ -451,6 +474,7 @@ def test_a_new_life_of_a_member_is_a_new_stream() -> None:
     assert [d.content for d in group.deliveries[A] if d.origin == reborn] == [data(reborn, 1, b"again").run]
 
 
+@pytest.mark.behaviour("P-02", "P-18")
 def test_acks_and_naks_for_a_former_life_of_mine_do_not_count() -> None:
     """P-02, P-18: they name the life that they are for."""
     group = Group(2)
@@ -463,6 +487,7 @@ def test_acks_and_naks_for_a_former_life_of_mine_do_not_count() -> None:
     assert group["a"].counters["dropped.incarnation"] == 3
 
 
+@pytest.mark.behaviour("OL-05")
 def test_the_view_number_travels_with_the_messages() -> None:
     """OL-05: and a repair keeps the one that it was sent in."""
     group = Group(2)

@@ -34,6 +34,7 @@ def named(answer: Answer) -> list[Range]:
 # Exactness
 
 
+@pytest.mark.behaviour("N4-32")
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=8),
     st.integers(0, 30),
@@ -71,6 +72,7 @@ def test_a_repair_keeps_what_the_run_says_of_itself() -> None:
 # Suppression
 
 
+@pytest.mark.behaviour("P-11")
 def test_p11_a_repeated_question_is_answered_once() -> None:
     """P-11: a nak that was duplicated, or crossed the repair, costs nothing."""
     repair, window = repairs(), stored(10)
@@ -105,6 +107,7 @@ def test_what_went_to_all_counts_for_everybody() -> None:
     assert (second.to, named(second), second.repeated) == (None, [(5, 5)], [(3, 4)])
 
 
+@pytest.mark.behaviour("P-12")
 def test_p12_auto_turns_to_all_when_a_second_member_asks() -> None:
     """P-12, R-06: the first is served alone; the second shows that the loss is shared, and serves the third too."""
     repair, window = repairs(use_mcast_xmit="auto"), stored(10)
@@ -134,6 +137,7 @@ def test_what_is_remembered_does_not_pile_up() -> None:
 # Budget
 
 
+@pytest.mark.behaviour("P-11")
 def test_p11_repairs_have_a_budget_per_interval() -> None:
     """P-11: lowest first; what is over the budget is left to the next question."""
     repair, window = repairs(repair_budget_bytes=3000, xmit_interval="100ms"), stored(*[1] * 10, size_bytes=998)
@@ -172,6 +176,7 @@ def sent(group: Group, step: str) -> list[Step]:
     return [row for row in group.steps[A] if row.event == step]
 
 
+@pytest.mark.behaviour("N4-32")
 def test_n4_32_the_answer_to_a_nak_is_the_message_again() -> None:
     """N4-32: to the one that asked, marked as a repair."""
     group = Group(3)
@@ -183,6 +188,7 @@ def test_n4_32_the_answer_to_a_nak_is_the_message_again() -> None:
     assert group["a"].counters["received.nak"] == 1
 
 
+@pytest.mark.behaviour("N4-33")
 def test_n4_33_what_was_never_sent_is_answered_with_nothing() -> None:
     """N4-33."""
     group = Group(2)
@@ -190,6 +196,7 @@ def test_n4_33_what_was_never_sent_is_answered_with_nothing() -> None:
     assert frames(group.receive("a", B, Nak(A, ((2, 900),)))) == []
 
 
+@pytest.mark.behaviour("N4-33", "P-01")
 def test_n4_33_what_is_purged_is_answered_with_gone() -> None:
     """N4-33, P-01: never silence. The rest of the question is answered as usual."""
     group = Group(2)
@@ -202,6 +209,7 @@ def test_n4_33_what_is_purged_is_answered_with_gone() -> None:
     assert frames(group.receive("a", B, Nak(A, ((1, 1),)))) == [(B, Gone(A, 6))]
 
 
+@pytest.mark.behaviour("I-22")
 def test_a_nak_without_ranges_is_answered_with_the_start() -> None:
     """I-22."""
     group = Group(2)
@@ -220,6 +228,7 @@ def test_what_is_held_back_stands_in_the_trace() -> None:
     assert [(row.first, row.last) for row in sent(group, "REPAIR")] == [(1, 1)]
 
 
+@pytest.mark.behaviour("N4-32")
 @pytest.mark.parametrize(
     ("choice", "destinations", "at_most"), [("always", {None}, 3), ("never", {B, C}, 5), ("auto", {B, C, None}, 5)]
 )

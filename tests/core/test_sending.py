@@ -145,6 +145,7 @@ def fill(group: Group, count: int) -> None:
     group.send("a", *[b"%d" % seqno for seqno in range(1, count + 1)])
 
 
+@pytest.mark.behaviour("N4-06", "N4-12", "I-05")
 def test_n4_06_a_full_window_makes_the_send_wait() -> None:
     """N4-06, N4-12, I-05: exactly ``capacity`` messages are outstanding; the next one waits until low moves."""
     group = Group(2, capacity=10)
@@ -157,6 +158,7 @@ def test_n4_06_a_full_window_makes_the_send_wait() -> None:
     assert group["a"].digest()[A].high == 11
 
 
+@pytest.mark.behaviour("N4-14", "P-06")
 def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
     """S-24, N4-14, P-06: window of 10 full, four sends wait; one ack releases one, the next all the others."""
     group = Group(2, capacity=10)
@@ -170,6 +172,7 @@ def test_s24_each_freed_slot_lets_exactly_one_message_in() -> None:
     assert (window.low, window.high, window.stored) == (6, 14, 8)
 
 
+@pytest.mark.behaviour("P-06", "N4-15")
 def test_p06_the_order_on_the_wire_is_the_order_of_the_numbers() -> None:
     """P-06, N4-15: however many sends wait, and whoever releases them."""
     group = Group(3, capacity=3)
@@ -184,6 +187,7 @@ def test_p06_the_order_on_the_wire_is_the_order_of_the_numbers() -> None:
     assert len(group.messages("b", "a")) == 120
 
 
+@pytest.mark.behaviour("N4-11", "N4-13")
 def test_n4_11_numbers_start_at_one_and_rise_by_one() -> None:
     """N4-11, M-02, N4-13: stored, numbered and sent in one step."""
     group = Group(2)
@@ -195,6 +199,7 @@ def test_n4_11_numbers_start_at_one_and_rise_by_one() -> None:
         assert group["a"].outbound.window.high == seqno
 
 
+@pytest.mark.behaviour("I-05")
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_the_smallest_windows_work(capacity: int) -> None:
     """I-05: a window of one message holds one message."""
@@ -222,6 +227,7 @@ def test_the_callers_list_may_change_while_the_send_waits() -> None:
 # Giving up
 
 
+@pytest.mark.behaviour("P-06", "P-14", "N4-14")
 def test_p06_a_cancelled_send_leaves_no_hole() -> None:
     """P-06, P-14, N4-14: the number is taken last."""
     group = Group(2, capacity=2)
@@ -252,6 +258,7 @@ def test_a_send_that_was_taken_cannot_be_cancelled() -> None:
     assert group.messages("b", "a") == [b"x"]
 
 
+@pytest.mark.behaviour("P-14", "P-03")
 def test_p14_a_timed_out_send_leaves_no_hole() -> None:
     """P-14, P-03: it says how many of its messages had been taken."""
     group = Group(2, capacity=3)
@@ -293,6 +300,7 @@ def test_a_timeout_of_nothing_ends_at_the_next_moment() -> None:
     assert group.told("a", GivenUp) == [GivenUp(ticket, 0, "timeout")]
 
 
+@pytest.mark.behaviour("P-03", "P-14")
 def test_p03_a_send_that_must_not_wait_is_taken_whole_or_not_at_all() -> None:
     """P-03, P-14, S-61: a refusal uses up a ticket and no number."""
     group = Group(2, capacity=4)
@@ -376,6 +384,7 @@ def test_a_message_in_pieces_that_has_not_begun_can_be_cancelled() -> None:
     assert group.data("a", repair=False) == [(1, 2)]
 
 
+@pytest.mark.behaviour("P-14", "P-06")
 def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
     """P-14, P-06: what was accepted is delivered, in order, and nothing else."""
     group = Group(2, capacity=5, max_frame_bytes=256)
@@ -403,6 +412,7 @@ def test_p14_sends_cancels_and_timeouts_leave_no_hole_under_loss() -> None:
 # The growing window
 
 
+@pytest.mark.behaviour("N4-40", "P-10")
 def test_a_growing_window_does_not_wait_for_acks() -> None:
     """N4-40, A-05: capacity does not count; only what a receiver would refuse as far waits (P-10, S12)."""
     group = Group(2, window="growing", capacity=4, far_limit=10)
@@ -415,6 +425,7 @@ def test_a_growing_window_does_not_wait_for_acks() -> None:
     assert group.messages("b", "a") == [b"%d" % seqno for seqno in range(1, 11)]
 
 
+@pytest.mark.behaviour("P-13")
 def test_p13_a_growing_window_still_counts_bytes() -> None:
     """P-13: the bytes of a window are limited whatever its kind."""
     group = Group(2, window="growing", window_bytes=1024)

@@ -22,6 +22,7 @@ def make_keeping(request: pytest.FixtureRequest) -> Maker:
 # Creation and adding
 
 
+@pytest.mark.behaviour("N4-05")
 @pytest.mark.parametrize("offset", [0, 1, 20, SEQNO_MAX - 1])
 def test_s01_a_fresh_window_is_empty(make: Maker, offset: int) -> None:
     """S-01, N4-05: all marks equal the offset, the first acceptable seqno is offset+1."""
@@ -35,6 +36,7 @@ def test_s01_a_fresh_window_is_empty(make: Maker, offset: int) -> None:
     assert seqnos(window.take()) == [offset + 1]
 
 
+@pytest.mark.behaviour("N4-08", "N7-10")
 def test_s02_a_duplicate_changes_nothing(make: Maker) -> None:
     """S-02, N4-08, N7-10: the first value is kept."""
     window = make()
@@ -74,6 +76,7 @@ def test_the_order_of_arrival_does_not_matter(make: Maker, order: tuple[int, ...
     assert window.high == 9
 
 
+@pytest.mark.behaviour("N4-09")
 def test_high_is_the_highest_accepted(make: Maker) -> None:
     """N4-09: on every successful add; a lower one does not move it."""
     window = make()
@@ -139,6 +142,7 @@ def test_old_new_and_far_in_one_run(make: Maker) -> None:
     assert stored(window) == [4, 5, 6, 7]
 
 
+@pytest.mark.behaviour("N7-10")
 def test_delivered_but_kept_is_a_duplicate_not_old(make: Maker) -> None:
     """N7-10: at or below delivered changes nothing; only the name of the refusal differs."""
     window = make()
@@ -152,6 +156,7 @@ def test_delivered_but_kept_is_a_duplicate_not_old(make: Maker) -> None:
 # The ceiling
 
 
+@pytest.mark.behaviour("I-05", "N4-07")
 @pytest.mark.parametrize("capacity", [1, 2, 3, 10])
 @pytest.mark.parametrize("offset", [0, 5])
 def test_i05_exactly_capacity_messages_are_accepted(make: Maker, capacity: int, offset: int) -> None:
@@ -167,6 +172,7 @@ def test_i05_exactly_capacity_messages_are_accepted(make: Maker, capacity: int, 
     assert window.room() == 0
 
 
+@pytest.mark.behaviour("N4-10")
 def test_n4_10_a_refused_message_does_not_move_high(make: Maker) -> None:
     """N4-10: or it would be asked for although there is no slot for it."""
     window = make(10)
@@ -189,6 +195,7 @@ def test_s21_a_batch_into_a_full_window(make: Maker) -> None:
     assert stored(window) == span(6, 15)
 
 
+@pytest.mark.behaviour("N4-12", "N4-14")
 def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> None:
     """S-22, S-24, S-25, N4-12, N4-14: the waiting itself is the sender's; the window says how many may go on."""
     window = make(10)
@@ -206,6 +213,7 @@ def test_s22_s24_s25_each_slot_that_gets_free_is_room_for_one(make: Maker) -> No
     assert stored(window) == span(6, 14)
 
 
+@pytest.mark.behaviour("N4-02")
 def test_a_kept_window_gets_room_by_purging_only() -> None:
     """N4-02: at a sender low is what everybody acknowledged; own delivery makes no room."""
     window = Window(Fixed(4), keep=True)
@@ -217,6 +225,7 @@ def test_a_kept_window_gets_room_by_purging_only() -> None:
     assert window.room() == 3
 
 
+@pytest.mark.behaviour("N4-40")
 def test_a_growing_window_holds_more_than_the_limit_ahead() -> None:
     """N4-40: the limit counts from delivered, so what is kept behind it is not limited."""
     window = Window(Growing(4), keep=True)
@@ -227,6 +236,7 @@ def test_a_growing_window_holds_more_than_the_limit_ahead() -> None:
     assert stored(window) == span(1, 100)
 
 
+@pytest.mark.behaviour("P-10")
 def test_p10_a_far_seqno_costs_nothing(make: Maker) -> None:
     """P-10, W-16: refused and counted, in the growing window too."""
     window = make(1000)
@@ -253,6 +263,7 @@ def test_s28_near_the_largest_seqno(make: Maker) -> None:
 # Taking
 
 
+@pytest.mark.behaviour("I-01", "I-02", "N7-15")
 def test_i01_i02_n7_15_the_example_of_the_seed(make: Maker) -> None:
     """I-01, I-02, N7-15: with 1,2,4,5,7 low is 0, deliverable 2, high 7."""
     window = make()
@@ -262,6 +273,7 @@ def test_i01_i02_n7_15_the_example_of_the_seed(make: Maker) -> None:
     assert window.missing() == [(3, 3), (6, 6)]
 
 
+@pytest.mark.behaviour("N7-11", "N7-12", "N4-18")
 def test_s05_a_gap_and_its_filling(make: Maker) -> None:
     """S-05, N7-11, N7-12, N4-18."""
     window = make()
@@ -339,6 +351,7 @@ def test_whole_runs_are_handed_out_as_they_came(make: Maker) -> None:
     assert window.take()[0] is whole
 
 
+@pytest.mark.behaviour("N7-16")
 def test_s15_deliverable_and_delivered(make: Maker) -> None:
     """S-15, N7-16."""
     window = make()
@@ -354,6 +367,7 @@ def test_s15_deliverable_and_delivered(make: Maker) -> None:
     assert pairs == [(0, 6), (4, 6), (6, 6), (6, 8)]
 
 
+@pytest.mark.behaviour("N7-13", "N7-14", "N4-03")
 def test_n7_13_n7_14_what_was_delivered_is_kept_or_let_go(make: Maker) -> None:
     """N7-13, N7-14, N4-03."""
     window = make()
@@ -363,6 +377,7 @@ def test_n7_13_n7_14_what_was_delivered_is_kept_or_let_go(make: Maker) -> None:
     assert seqnos(window.get(1, 3)) == ([1, 2, 3] if make.keep else [])
 
 
+@pytest.mark.behaviour("N4-04")
 def test_s19_a_stream_longer_than_its_window(make: Maker) -> None:
     """S-19, N4-04: capacity 16 at offset 5, twenty times around."""
     window = make(16, offset=5)
@@ -396,6 +411,7 @@ def test_s11_delivered_but_kept(make_keeping: Maker) -> None:
     assert window.missing() == [(51, 54)]
 
 
+@pytest.mark.behaviour("N7-19")
 def test_s12_n7_19_purging_does_not_pass_delivered(make: Maker) -> None:
     """S-12, N7-19, W-07: what was not delivered is purged only by force."""
     window = make()
@@ -407,6 +423,7 @@ def test_s12_n7_19_purging_does_not_pass_delivered(make: Maker) -> None:
     assert stored(window) == span(6, 10)
 
 
+@pytest.mark.behaviour("I-06", "N7-18", "N4-24")
 def test_i06_purging_includes_its_mark(make_keeping: Maker) -> None:
     """I-06, N7-18, N4-24: an acknowledgement of 4 says that 4 was delivered."""
     window = make_keeping()
@@ -419,6 +436,7 @@ def test_i06_purging_includes_its_mark(make_keeping: Maker) -> None:
     assert window.marks == Marks(7, 7, 10)
 
 
+@pytest.mark.behaviour("N7-19", "N4-30")
 def test_n7_19_an_older_purge_changes_nothing(make_keeping: Maker) -> None:
     """N7-19, N4-30: low never goes back, purging twice is purging once."""
     window = make_keeping()
@@ -453,6 +471,7 @@ def test_purging_in_the_middle_of_a_run_keeps_the_rest(make_keeping: Maker) -> N
         assert seqnos(window.get(1, 10)) == span(mark + 1, 10)
 
 
+@pytest.mark.behaviour("N4-03")
 def test_a_receiver_purges_by_taking() -> None:
     """N4-03: low equals delivered, so there is nothing left to purge."""
     window = Window(Fixed(10))
@@ -462,6 +481,7 @@ def test_a_receiver_purges_by_taking() -> None:
     assert window.marks == Marks(2, 2, 3)
 
 
+@pytest.mark.behaviour("P-01")
 def test_skipping_gives_up_what_is_missing_and_what_is_stored(make: Maker) -> None:
     """P-01: the origin says that nothing up to 6 exists any more."""
     window = make()

@@ -106,6 +106,7 @@ def test_an_empty_range_has_nothing(make: Maker, first: int, last: int) -> None:
     assert window.get(first, last) == []
 
 
+@pytest.mark.behaviour("N4-33")
 def test_n7_16_kept_messages_can_be_repaired_until_they_are_purged(make_keeping: Maker) -> None:
     """W-08, N4-33: delivered but not purged is there, purged is not."""
     window = make_keeping()
@@ -132,6 +133,7 @@ def test_what_is_stored_costs_messages_and_length_entries(make: Maker) -> None:
     assert window.stored_bytes == 55
 
 
+@pytest.mark.behaviour("N4-41", "P-13")
 def test_the_byte_limit_is_exact(make: Maker) -> None:
     """N4-41 and P-13: limited by bytes as well as by count."""
     window = make(max_bytes=100)
@@ -328,6 +330,7 @@ WORK: dict[str, Callable[[Window], object]] = {
 }
 
 
+@pytest.mark.behaviour("N7-05")
 @pytest.mark.parametrize("what", WORK)
 def test_n7_05_the_cost_does_not_depend_on_what_is_stored(make: Maker, what: str) -> None:
     """N7-05: ten runs or ten thousand, the same number of steps."""
@@ -335,6 +338,7 @@ def test_n7_05_the_cost_does_not_depend_on_what_is_stored(make: Maker, what: str
     assert opcodes(lambda: WORK[what](few)) == opcodes(lambda: WORK[what](many))
 
 
+@pytest.mark.behaviour("N7-05")
 @pytest.mark.parametrize("what", ["missing", "take", "deliverable"])
 def test_n7_05_the_cost_does_not_depend_on_what_was_delivered(make_keeping: Maker, what: str) -> None:
     """N7-05: what is kept for repairs is out of the way of what comes."""
