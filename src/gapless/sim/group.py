@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.config import Config
+from gapless.modes import Mode
 from gapless.sim.faults import DUPLICATE, NEVER_NS, Copy, Partition
 from gapless.sim.naming import life_name, node_name
 from gapless.sim.patterns import Rule
@@ -76,11 +77,17 @@ class Node:
         return {life_name(origin): marks for origin, marks in self.member.digest().items()}
 
     def send(
-        self, *payloads: bytes, wait: bool = True, timeout: str | None = None, loopback: bool | None = None
+        self,
+        *payloads: bytes,
+        to: str = "",
+        mode: Mode = Mode.ORDERED,
+        wait: bool = True,
+        timeout: str | None = None,
+        loopback: bool | None = None,
     ) -> int:
-        """Send messages to the group; return the number of this send, from 1."""
+        """Send messages to the group, or to the node ``to``; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
-        self.group._do(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback))
+        self.group._do(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback, to, mode))
         return len(self._host.ticket_of)
 
     def cancel(self, nth: int) -> None:

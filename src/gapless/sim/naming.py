@@ -1,8 +1,9 @@
 """Names that stay: of lives and of frames.
 
 A life is called by its node's letter and one prime for each restart: ``a``, then ``a'``, then ``a''``. A frame is
-called by what it says, whom it goes to, and how often that link has seen the same: ``DATA a7..9 a->b #1``. No name
-depends on the order of events in the world, so taking one fault out of a script leaves the names of all others alone.
+called by what it says, whom it goes to, and how often that link has seen the same: ``DATA a7..9 a->b #1``; a stream to
+one member has an ``@``: ``DATA a@7..9 a->b #1``. No name depends on the order of events in the world, so taking one
+fault out of a script leaves the names of all others alone.
 """
 
 from __future__ import annotations
@@ -13,14 +14,43 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
-from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail, decode
+from gapless.wire import (
+    Ack,
+    Close,
+    Data,
+    Datagram,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+    decode,
+)
+from gapless.wire.frames import CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.wire import Frame
 
-KINDS = ("DATA", "REPAIR", "NAK", "GONE", "TAIL", "ACK", "NOISE")
+KINDS = (
+    "DATA",
+    "REPAIR",
+    "OOB",
+    "BARE",
+    "NAK",
+    "GONE",
+    "TAIL",
+    "CLOSE",
+    "STABLE",
+    "VOTE",
+    "ACK",
+    "OOBACK",
+    "NOISE",
+)
 """What a frame can be called; ``NOISE`` is what does not decode."""
 
 
@@ -59,7 +89,7 @@ class FrameName(NamedTuple):
 
 
 _LIFE = r"[a-z]+'*"
-_FRAME_NAME = re.compile(rf"([A-Z]+) ({_LIFE})(\d+)(?:\.\.(\d+))? ({_LIFE})->([a-z]+) #(\d+)")
+_FRAME_NAME = re.compile(rf"([A-Z]+) ({_LIFE}@?)(\d+)(?:\.\.(\d+))? ({_LIFE})->([a-z]+) #(\d+)")
 
 
 def node_name(node: int) -> str:
@@ -98,15 +128,27 @@ def life_address(name: str) -> Address:
 
 def span_of(frame: Frame) -> tuple[int, int]:
     """Return the first and last seqno that a frame speaks of."""
-    if isinstance(frame, Data):
+    if isinstance(frame, (Data, OutOfBand, Unreliable)):
         return frame.run.first, frame.run.last
     if isinstance(frame, Ack):
         return frame.seqno, frame.seqno
-    if isinstance(frame, Nak):
+    if isinstance(frame, (Nak, OutOfBandAck)):
         return (frame.ranges[0][0], frame.ranges[-1][1]) if frame.ranges else (0, 0)
     if isinstance(frame, Gone):
         return frame.low, frame.low
-    return frame.low, frame.high
+    if isinstance(frame, Tail):
+        return frame.low, frame.high
+    return 0, 0
+
+
+def stream_of(frame: Frame) -> tuple[Address, bool]:
+    """Return whose stream a frame speaks of, and whether that stream goes to one member only."""
+    if isinstance(frame, (OutOfBand, Unreliable)):
+        return frame.run.origin, False
+    if isinstance(frame, (Vote, Stable, OutOfBandAck)):
+        return frame.origin, False
+    origin = frame.run.origin if isinstance(frame, Data) else frame.origin
+    return origin, frame.epoch >= CONNECTION
 
 
 def kind_of(frame: Frame) -> str:
@@ -116,7 +158,18 @@ def kind_of(frame: Frame) -> str:
     return _KIND_WORDS[type(frame)]
 
 
-_KIND_WORDS: dict[type, str] = {Ack: "ACK", Nak: "NAK", Gone: "GONE", Tail: "TAIL"}
+_KIND_WORDS: dict[type, str] = {
+    Ack: "ACK",
+    Nak: "NAK",
+    Gone: "GONE",
+    Tail: "TAIL",
+    Close: "CLOSE",
+    Vote: "VOTE",
+    Stable: "STABLE",
+    OutOfBand: "OOB",
+    OutOfBandAck: "OOBACK",
+    Unreliable: "BARE",
+}
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
@@ -132,8 +185,8 @@ def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
         other = kind_of(frame)
         if _RANK[other] < _RANK[kind]:
             lead, kind = frame, other
-    origin = lead.run.origin if isinstance(lead, Data) else lead.origin
-    return Label(kind, name(origin), *span_of(lead))
+    origin, to_one = stream_of(lead)
+    return Label(kind, name(origin) + "@" if to_one else name(origin), *span_of(lead))
 
 
 NOISE = Label("NOISE", "", 0, 0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LIFE = r"[a-z]+'*"
 _PATTERN = re.compile(
     rf"(?P<kind>[A-Z]+|\*)"
-    rf"(?: (?P<origin>{_LIFE})?(?P<first>\d+)(?:\.\.(?P<last>\d+))?)?"
+    rf"(?: (?P<origin>{_LIFE}@?)?(?P<first>\d+)(?:\.\.(?P<last>\d+))?)?"
     rf"(?: (?P<source>{_LIFE}|\*)->(?P<target>[a-z]+|\*))?"
     rf"(?: #(?P<nth>\d+))?"
 )

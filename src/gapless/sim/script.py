@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.modes import Mode
 from gapless.sim.faults import CORRUPT, FORGED, INTACT, Clock, Copy
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Learn(NamedTuple):
 
 
 class Send(NamedTuple):
-    """The application at ``who`` sends messages."""
+    """The application at ``who`` sends messages, to the group or to the node ``to``, if that is in its view."""
 
     at_ns: int
     who: str
@@ -64,6 +65,8 @@ class Send(NamedTuple):
     wait: bool = True
     timeout_ns: int | None = None
     loopback: bool | None = None
+    to: str = ""
+    mode: str = Mode.ORDERED
 
 
 class Cancel(NamedTuple):
@@ -72,6 +75,22 @@ class Cancel(NamedTuple):
     at_ns: int
     who: str
     nth: int
+
+
+class Close(NamedTuple):
+    """``who`` has no more to say to the node ``to``: the connection may end when it is idle."""
+
+    at_ns: int
+    who: str
+    to: str
+
+
+class Tune(NamedTuple):
+    """``who`` goes on with another ``xmit_interval``; zero switches retransmission off."""
+
+    at_ns: int
+    who: str
+    xmit_interval_ns: int
 
 
 class Pause(NamedTuple):
@@ -111,7 +130,7 @@ class Mark(NamedTuple):
     what: str
 
 
-Action = Start | Install | Note | Learn | Send | Cancel | Pause | Resume | Crash | Read | Mark
+Action = Start | Install | Note | Learn | Send | Cancel | Close | Tune | Pause | Resume | Crash | Read | Mark
 
 
 class Fate(NamedTuple):
@@ -145,7 +164,9 @@ class Script:
     """A run in writing.
 
     ``seed`` feeds the members' own randomness; from ``calm_ns`` on no fault may strike; ``only_loss`` promises that
-    frames are lost or nothing, so that the cost of repairs can be held against the losses.
+    frames are lost or nothing, so that the cost of repairs can be held against the losses. With ``fifo`` no frame
+    overtakes another on its link, and no buffer of a process that stands still overflows: the links are like TCP.
+    ``rare`` names the switches of :mod:`gapless.core.rare` that are on.
     """
 
     seed: int = 0
@@ -156,6 +177,8 @@ class Script:
     fates: dict[FrameName, Fate] = field(default_factory=dict)
     late_ns: dict[tuple[str, int], int] = field(default_factory=dict)
     only_loss: bool = False
+    fifo: bool = False
+    rare: tuple[str, ...] = ()
 
     def nodes(self) -> list[str]:
         """Return the letters of every node that has a life in the script, in order of appearance."""
@@ -205,6 +228,7 @@ __all__ = [
     "ZERO",
     "Action",
     "Cancel",
+    "Close",
     "Crash",
     "Fate",
     "Install",
@@ -218,6 +242,7 @@ __all__ = [
     "Scripted",
     "Send",
     "Start",
+    "Tune",
     "opening",
     "payload",
 ]

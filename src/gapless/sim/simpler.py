@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gapless.config import KNOBS, Config
 from gapless.errors import ConfigError
+from gapless.modes import Mode
 from gapless.sim.faults import DUPLICATE, INTACT
 from gapless.sim.naming import node_name
 from gapless.sim.script import (
@@ -217,7 +218,9 @@ def _replaced_cancel(search: Search, at: int, nth: int) -> Case:
 
 def _plainer_sends(send: Send) -> Iterator[Send]:
     """Return the send with fewer options, the plainest first, then with a round timeout."""
+    yield send._replace(wait=True, timeout_ns=None, loopback=None, to="", mode=Mode.ORDERED)
     yield send._replace(wait=True, timeout_ns=None, loopback=None)
+    yield send._replace(mode=Mode.ORDERED)
     yield send._replace(loopback=None)
     if send.timeout_ns is not None:
         yield from (send._replace(timeout_ns=ms * NS_PER_MS) for ms in ROUND_MS[1:])
@@ -312,7 +315,7 @@ def _try_knob(search: Search, name: str, value: object) -> bool:
 def plain_settings(search: Search) -> None:
     """Set the seed of the members and the delay of the network to what they are without a line."""
     default = Script()
-    for fields in ({"seed": default.seed}, {"delay_ns": default.delay_ns}, {"only_loss": False}):
+    for fields in ({"seed": default.seed}, {"delay_ns": default.delay_ns}, {"only_loss": False}, {"rare": ()}):
         if any(getattr(search.script, name) != value for name, value in fields.items()):
             search.change(**fields)
     _attempt_first(

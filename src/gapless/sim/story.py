@@ -18,24 +18,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import (
     Accepted,
+    Acknowledged,
+    Connected,
     Discarded,
     GivenUp,
     Lost,
     Oversized,
     Pinned,
     Refused,
+    Stalled,
     Started,
+    Unacknowledged,
+    Undelivered,
     ViewInstalled,
 )
 from gapless.sim.checkers import S14
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT
-from gapless.sim.naming import kind_of, life_name
+from gapless.sim.naming import kind_of, life_name, stream_of
 from gapless.sim.script import Cancel, Crash, Pause, Read, Resume, Start
 from gapless.sim.tracing import Tracer
 from gapless.sim.words import show_time
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
-from gapless.wire import Ack, Data, Gone, Nak, decode
+from gapless.wire import Ack, Close, Data, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Unreliable, Vote, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,17 +71,24 @@ def span(origin: Address | str, first: int, last: int) -> str:
 def say_frame(frame: Frame) -> str:
     """Return what a frame says, in short."""
     kind = kind_of(frame)
-    if isinstance(frame, Data):
-        return f"{kind} {span(frame.run.origin, frame.run.first, frame.run.last)}"
+    address, to_one = stream_of(frame)
+    origin = life_name(address) + ("@" if to_one else "")
+    if isinstance(frame, (Data, OutOfBand, Unreliable)):
+        return f"{kind} {span(origin, frame.run.first, frame.run.last)}"
     if isinstance(frame, Ack):
-        return f"{kind} {span(frame.origin, frame.seqno, frame.seqno)}"
-    if isinstance(frame, Nak):
-        ranges = " ".join(span(frame.origin, first, last) for first, last in frame.ranges)
-        return f"{kind} {ranges or f'{life_name(frame.origin)}: where does it start?'}"
+        return f"{kind} {span(origin, frame.seqno, frame.seqno)}"
+    if isinstance(frame, (Nak, OutOfBandAck)):
+        ranges = " ".join(span(origin, first, last) for first, last in frame.ranges)
+        return f"{kind} {ranges or f'{origin}: where does it start?'}"
+    if isinstance(frame, (Vote, Stable)):
+        progress = " ".join(f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.progress)
+        return f"{kind} view {frame.view}: {progress}"
+    if isinstance(frame, Close):
+        return f"{kind} {origin}"
     if isinstance(frame, Gone):
-        return f"{kind} {life_name(frame.origin)} up to {frame.low}"
+        return f"{kind} {origin} up to {frame.low}"
     start = "" if frame.start is None else f", start {frame.start}"
-    return f"{kind} {life_name(frame.origin)} low {frame.low} high {frame.high}{start}"
+    return f"{kind} {origin} low {frame.low} high {frame.high}{start}"
 
 
 class _Row(NamedTuple):
@@ -285,8 +297,23 @@ def _say_event(event: Event) -> str:
         return f"discards {event.message_count} of {life_name(event.origin)}"
     if isinstance(event, Lost):
         return f"loses {span(event.origin, event.first, event.last)}"
-    assert isinstance(event, Oversized), f"{event} has no words"
-    return f"leaves out {span(event.origin, event.first, event.last)}"
+    if isinstance(event, Oversized):
+        return f"leaves out {span(event.origin, event.first, event.last)}"
+    return _say_beside(event)
+
+
+def _say_beside(event: Event) -> str:
+    if isinstance(event, Acknowledged):
+        return f"has send {event.ticket} acknowledged by all"
+    if isinstance(event, Unacknowledged):
+        return f"never has send {event.ticket} acknowledged by {' '.join(map(life_name, event.members))}"
+    if isinstance(event, Undelivered):
+        to = "all" if event.to is None else life_name(event.to)
+        return f"cannot say that {event.first}..{event.last} reached {to}"
+    if isinstance(event, Stalled):
+        return f"stalls at {life_name(event.origin)}{event.seqno}"
+    assert isinstance(event, Connected), f"{event} has no words"
+    return f"has a connection {'to' if event.outgoing else 'from'} {life_name(event.peer)} {event.state}"
 
 
 # The run

@@ -5,12 +5,16 @@ The lines, in the order in which they are printed (a file may have them in any o
     network 2ms                                the delay of every frame that has no fate (1ms if the line is missing)
     seed 7                                     what feeds the members' own randomness
     calm 300ms                                 from here on no fault may strike
+    in order                                   no frame overtakes another on its link
+    rare early-ack                             branches of the machine that are taken now and then
     only loss                                  frames are lost or nothing: the cost of repairs counts
     clock b epoch 5ms drift -40ppm             b's own clock
     group a b c                                a, b and c start at 0ms with view 1 of them all
     5ms a sends "hello" a1..3 of 200B          messages: a text; generated ones (see script.payload); 0x and hex
-    6ms a sends "x" (no wait, timeout 20ms)    also: loopback, no loopback
+    6ms a sends "x" (no wait, timeout 20ms)    also: loopback, no loopback, to b, acknowledged, out-of-band, unreliable
     7ms a cancels send 2
+    7ms a closes b                             the connection to it
+    7ms a retransmits every 0ms                zero: never
     7ms c pauses                               also: resumes, crashes, starts
     8ms b reads a message per 3ms              or: reads at once
     9ms a notes digest k                       to be used by a view to come
@@ -35,10 +39,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import ConfigError, GaplessError
+from gapless.modes import Mode
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
 from gapless.sim.naming import FrameName
 from gapless.sim.script import (
     Cancel,
+    Close,
     Crash,
     Fate,
     Install,
@@ -51,6 +57,7 @@ from gapless.sim.script import (
     Script,
     Send,
     Start,
+    Tune,
     opening,
     payload,
 )
@@ -237,6 +244,8 @@ def _show_send(action: Send) -> str:
         options.append(f"timeout {show_time(action.timeout_ns)}")
     if action.loopback is not None:
         options.append("loopback" if action.loopback else "no loopback")
+    options += [f"to {action.to}"] if action.to else []
+    options += [action.mode] if action.mode != Mode.ORDERED else []
     return f"sends {_show_payloads(action.payloads)}".rstrip() + (f" ({', '.join(options)})" if options else "")
 
 
@@ -267,6 +276,8 @@ _SHOW: dict[type, Callable[..., str]] = {
     Learn: lambda action: f"learns digest {_show_key(action.key)}",
     Send: _show_send,
     Cancel: lambda action: f"cancels send {action.nth}",
+    Close: lambda action: f"closes {action.to}",
+    Tune: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
     Read: _show_read,
 }
 _PLURALS = {"starts": "start", "pauses": "pause", "resumes": "resume", "crashes": "crash", "installs": "install"}
@@ -310,6 +321,8 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ),
         (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
         (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
+        (r"closes? +([a-z]+)", Close),
+        (rf"retransmits? +every +({_TIME})", lambda at, who, every: Tune(at, who, _read_time(every))),
         (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
         (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
         ("reads? +at +once", lambda at, who: Read(at, who, 0)),
@@ -332,8 +345,15 @@ def _read_send(at_ns: int, who: str, text: str) -> Send:
             send = send._replace(loopback=word == "loopback")
         elif word.startswith("timeout "):
             send = send._replace(timeout_ns=_read_time(word.removeprefix("timeout ")))
+        elif re.fullmatch("to [a-z]+", word):
+            send = send._replace(to=word.removeprefix("to "))
+        elif word in set(Mode):
+            send = send._replace(mode=Mode(word))
         else:
-            raise ScenarioError(f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback")
+            raise ScenarioError(
+                f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback, to b, "
+                f"{', '.join(Mode)}"
+            )
     return send
 
 
@@ -502,8 +522,8 @@ def show_script(script: Script) -> list[str]:
         lines.append(f"seed {script.seed}")
     if script.calm_ns != default.calm_ns:
         lines.append(f"calm {show_time(script.calm_ns)}")
-    if script.only_loss:
-        lines.append("only loss")
+    lines += (words for words, field in _SWITCHES.items() if getattr(script, field))
+    lines += [f"rare {' '.join(script.rare)}"] if script.rare else []
     lines += (
         f"clock {who} epoch {show_time(clock.epoch_ns)} drift {clock.drift_ppm:+d}ppm"
         for who, clock in script.clocks.items()
@@ -514,7 +534,8 @@ def show_script(script: Script) -> list[str]:
     return lines
 
 
-_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)|(only) +loss")
+_SWITCHES = {"only loss": "only_loss", "in order": "fifo"}
+_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)|(only loss|in order)|rare((?: +[a-z-]+)+)")
 _CLOCK_FORM = re.compile(rf"clock +({_LIFE}) +epoch +({_TIME}) +drift +([+-]?\d+)ppm")
 _GROUP_FORM = re.compile(rf"group +({_LIFE}(?: +{_LIFE})*)")
 _LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({_LIFE}) +by +({_TIME})")
@@ -544,14 +565,14 @@ def _read_setting(script: Script, line: str) -> bool:
     match = _SETTINGS.fullmatch(line)
     if match is None:
         return False
-    if match[1] == "network":
-        script.delay_ns = _read_time(match[2])
-    elif match[1] == "calm":
-        script.calm_ns = _read_time(match[2])
-    elif match[3] == "seed":
+    if match[1]:
+        setattr(script, "delay_ns" if match[1] == "network" else "calm_ns", _read_time(match[2]))
+    elif match[3]:
         script.seed = int(match[4])
+    elif match[5]:
+        setattr(script, _SWITCHES[match[5]], True)
     else:
-        script.only_loss = True
+        script.rare = tuple(match[6].split())
     return True
 
 
