@@ -105,6 +105,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("length", "a VOTE with fewer entries than it says", raw(raw_votes((1, 1, 0, 0), count=2), ACK)),
     ("length", "a VOTE with more entries than it says", raw(raw_votes((1, 1, 0, 0), (2, 1, 0, 0), count=1))),
     ("length", "an OUT_OF_BAND without its floor", raw(raw_frame(8, b"\x01" * 7), ACK)),
+    ("length", "an OUT_OF_BAND without its floor at the end", raw(ACK, raw_frame(8, b"\x01" * 7))),
     ("length", "an OUT_OF_BAND with nothing but its floor", raw(raw_frame(8, b"\x01" * 8), ACK)),
     ("length", "an OUT_OF_BAND that promises more", raw(raw_frame(8, pack("<Q", 0) + raw_run(lengths=(2,))), ACK)),
     ("length", "an OUT_OF_BAND_ACK without a count", raw(raw_frame(9, b"\x01"), ACK)),
