@@ -5,23 +5,43 @@ Half of the mutants get a correct checksum, or the checksum would hide everythin
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from struct import pack_into, unpack_from
+from typing import get_args
 from zlib import crc32
 
 import pytest
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import BEGIN, END, NOT_BACK, PIECE, Run
-from gapless.wire import Ack, Data, Frame, Gone, Nak, Tail, decode, encode
+from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.wire import (
+    Ack,
+    Close,
+    Data,
+    Frame,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Progress,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+    decode,
+    encode,
+)
 from gapless.wire.codec import HEADER_BYTES, REASONS
+from gapless.wire.frames import CONNECTION
 
 MUTANTS = 200_000
 HALVES = 2
-TELLING = (0, 1, 2, 3, 4, 5, 6, 8, 0x10, 0x20, 0x7F, 0x80, 0xFE, 0xFF)
+TELLING = (*range(11), 0x10, 0x20, 0x40, 0x60, 0x7F, 0x80, 0xFE, 0xFF)
 
 A, B = Address(0xA, 1), Address(0xB, 7)
+LINK = CONNECTION + 0xC
 FRAMES: list[Frame] = [
     Data(Run.of(A, 1, [b"one", b"", b"three"], view=1, sent_ns=5)),
     Data(Run.of(A, 900, [b"again"], NOT_BACK), repair=True),
@@ -34,7 +54,25 @@ FRAMES: list[Frame] = [
     Gone(B, 12),
     Tail(A, 3, 80, None),
     Tail(A, 3, 80, 60, 2),
+    Data(Run.of(A, 5, [b"in a view", b"of its own"], ACKED, view=9), epoch=9),
+    Data(Run.of(B, 1, [b"to one member"], ACKED | NOT_BACK), epoch=LINK, first=True),
+    Data(Run.of(B, 2, [b"piece"], PIECE), True, LINK),
+    Ack(B, 2, 200_000, LINK),
+    Ack(A, 6, 200_000, 9),
+    Nak(B, (), LINK),
+    Nak(A, ((7, 7), (9, 10)), 9),
+    Gone(A, 4, 9),
+    Gone(B, 1, LINK),
+    Tail(B, 1, 2, epoch=LINK),
+    Tail(A, 4, 10, 6, 3, 9),
+    Close(A, LINK),
+    Vote(A, 9, (Progress(A, 6, 10), Progress(B, 50, 80))),
+    Stable(B, 9, (Progress(A, 4, 4), Progress(Address(0xA, 2), 0, 3), Progress(B, 12, 12))),
+    OutOfBand(Run.of(A, 3, [b"ahead", b"of all"], NOT_BACK, view=9, sent_ns=5), 1),
+    OutOfBandAck(A, ((2, 2), (4, 6))),
+    Unreliable(Run.of(B, 1, [b"maybe", b"", b"not"], view=9, sent_ns=5)),
 ]
+"""Every kind of frame, and every kind of epoch where there may be one."""
 
 
 def corpus(random: Random) -> list[bytes]:
@@ -86,9 +124,9 @@ def some_frame(datagram: bytearray, random: Random) -> int | None:
 
 
 def edit_length(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
-    """Make the length of a frame, or the count or number in its body, say something else."""
+    """Make the length of a frame, or a count or number in its body, say something else."""
     at = some_frame(datagram, random)
-    field = random.choice((2, 2, 20, 40))
+    field = random.choice((2, 2, 20, 24, 28, 40, 48))
     if at is not None and at + field + 2 <= len(datagram):
         (said,) = unpack_from("<H", datagram, at + field)
         edited = random.choice((said - 1, said + 1, said + 12, random.getrandbits(16), 0, 0xFFFF))
@@ -133,11 +171,25 @@ def mutant(random: Random, seeds: list[bytes]) -> bytes:
     return bytes(datagram)
 
 
+def shape(frame: Frame) -> tuple[type[Frame], str]:
+    """Return of which kind a frame is, and which kind of epoch it has."""
+    epoch = getattr(frame, "epoch", 0)
+    return type(frame), "connection" if epoch >= CONNECTION else "view" if epoch else ""
+
+
+def test_the_corpus_holds_every_kind() -> None:
+    assert {type(frame) for frame in FRAMES} == set(get_args(Frame))
+    with_epoch = set(product((Data, Ack, Nak, Gone, Tail), ("view", "connection")))
+    assert {shape(frame) for frame in FRAMES if shape(frame)[1]} == {*with_epoch, (Close, "connection")}
+    assert {Data, Ack, Nak, Gone, Tail} < {type(frame) for frame in FRAMES if not shape(frame)[1]}
+
+
 @pytest.mark.parametrize("half", range(HALVES))
 def test_hostile_bytes_give_a_datagram_or_a_reason(half: int) -> None:
     random = Random(half)
     seeds = corpus(random)
     seen: Counter[str] = Counter()
+    shapes: Counter[tuple[type[Frame], str]] = Counter()
     for _ in range(MUTANTS // HALVES):
         datagram = mutant(random, seeds)
         try:
@@ -147,7 +199,9 @@ def test_hostile_bytes_give_a_datagram_or_a_reason(half: int) -> None:
         else:
             seen["decoded"] += 1
             assert encode(*decoded) == datagram
+            shapes.update(map(shape, decoded.frames))
     assert seen.keys() == {*REASONS, "decoded"}
+    assert shapes.keys() == set(map(shape, FRAMES))
     # A fuzzer that stops at the checksum, or that hardly changes anything, tests nothing.
     assert seen["checksum"] < seen.total() // 2
     assert seen.total() // 50 < seen["decoded"] < seen.total() // 2

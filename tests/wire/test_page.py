@@ -7,13 +7,37 @@ from struct import Struct
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import Address, group_id
-from gapless.run import BEGIN, END, NOT_BACK, PIECE, Run
-from gapless.wire import Ack, Data, Datagram, Frame, Nak, codec, decode, encode
+from gapless.identity import U64_MAX, Address, group_id
+from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.wire import (
+    Ack,
+    Data,
+    Datagram,
+    Frame,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Progress,
+    Stable,
+    Unreliable,
+    Vote,
+    codec,
+    decode,
+    encode,
+)
 from gapless.wire.codec import REASONS
+from gapless.wire.frames import CONNECTION
+from tests.wire.samples import GOLDEN
 
 PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
 ORIGIN = Address(1, 1)
+KINDS = {
+    getattr(codec, name): name
+    for name in (
+        *("DATA", "ACK", "NAK", "GONE", "TAIL", "VOTE", "STABLE"),
+        *("OUT_OF_BAND", "OUT_OF_BAND_ACK", "UNRELIABLE", "CLOSE"),
+    )
+}
 
 
 def section(heading: str) -> str:
@@ -29,46 +53,101 @@ def rows(heading: str, columns: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
 
 
-LAYOUTS: list[tuple[str, int, list[Struct]]] = [
-    ("Header", 0, [codec._HEADER]),
-    ("Frames", 0, [codec._PREFIX]),
-    ("DATA", 20, [codec._DATA]),
-    ("ACK", 20, [codec._ACK]),
-    ("NAK", 20, [codec._NAK]),
-    ("GONE", 20, [codec._GONE]),
-    ("TAIL", 20, [codec._TAIL]),
+LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
+    ("Header", "offset", 0, [codec._HEADER]),
+    ("Frames", "offset", 0, [codec._PREFIX]),
+    ("Epochs", "offset", 20, [codec._EPOCH]),
+    ("DATA", "offset", 20, [codec._DATA]),
+    ("ACK", "offset", 20, [codec._ACK]),
+    ("NAK", "offset", 20, [codec._NAK]),
+    ("GONE", "offset", 20, [codec._GONE]),
+    ("TAIL", "offset", 20, [codec._TAIL]),
+    ("VOTE", "offset", 20, [codec._COUNTS]),
+    ("VOTE", "in the entry", 0, [codec._PROGRESS]),
+    ("OUT_OF_BAND", "offset", 20, [codec._FLOOR, codec._DATA]),
+    ("OUT_OF_BAND_ACK", "offset", 20, [codec._NAK]),
+    ("UNRELIABLE", "offset", 20, [codec._DATA]),
 ]
 SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8, "2s": 2}
 
 
-@pytest.mark.parametrize(("heading", "start", "structs"), LAYOUTS, ids=[layout[0] for layout in LAYOUTS])
-def test_the_tables_have_the_offsets_and_sizes_of_the_code(heading: str, start: int, structs: list[Struct]) -> None:
-    fields = [(int(row[0]), int(row[1])) for row in rows(heading, "offset") if row[0].isdigit() and row[1].isdigit()]
+@pytest.mark.parametrize(("heading", "column", "start", "structs"), LAYOUTS, ids=[layout[0] for layout in LAYOUTS])
+def test_the_tables_have_the_offsets_and_sizes_of_the_code(
+    heading: str, column: str, start: int, structs: list[Struct]
+) -> None:
+    fields = [(int(row[0]), int(row[1])) for row in rows(heading, column) if row[0].isdigit() and row[1].isdigit()]
     sizes = [SIZES[code] for struct in structs for code in re.findall(r"2s|[BHIQ]", struct.format)]
     assert [size for _, size in fields] == sizes
     assert [offset for offset, _ in fields] == [start + sum(sizes[:at]) for at in range(len(sizes))]
+    behind = [row[0] for row in rows(heading, column) if not row[1].isdigit()]
+    assert not behind or behind[0] == str(start + sum(sizes))
 
 
 def test_the_kinds_are_those_of_the_code() -> None:
     kinds = rows("Frames", "kind")
     named = {int(row[0], 16): re.sub(r"\W|#.*", "", row[1].partition("]")[0]) for row in kinds if row[1]}
-    assert named == {getattr(codec, name): name for name in ("DATA", "ACK", "NAK", "GONE", "TAIL")}
+    assert named == KINDS
     assert set(named) == set(codec._DECODERS)
     kept = [range(int(row[0][:4], 16), int(row[0][-4:], 16) + 1) for row in kinds if not row[1]]
     assert kept == [codec.MEMBERSHIP_KINDS, codec.UNICAST_KINDS]
 
 
 def test_the_flags_are_those_of_the_code() -> None:
-    data = {row[1]: int(row[0], 16) for row in rows("DATA", "flag")}
-    assert data == {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "REPAIR": codec.REPAIR}
-    assert {row[1]: int(row[0], 16) for row in rows("TAIL", "flag")} == {"STARTS": codec.STARTS}
+    run = {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "ACKED": ACKED}
+    assert flags_of("DATA") == {**run, "FIRST": codec.FIRST, "EPOCH": codec.EPOCH, "REPAIR": codec.REPAIR}
+    assert flags_of("TAIL") == {"STARTS": codec.STARTS, "EPOCH": codec.EPOCH}
+    assert flags_of("OUT_OF_BAND") == flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
+    assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
+    assert f"EPOCH, {codec.EPOCH:#04x}," in section("Epochs")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_the_flags_of_its_table_and_no_others(kind: int) -> None:
+    name = KINDS[kind]
+    named = sum(flags_of(name).values()) if "| flag |" in section(name) else 0
+    (epoch,) = (row[1] for row in rows("Epochs", "kind") if name in row[0].split(", "))
+    assert codec._KNOWN_FLAGS.get(kind, 0) == named | (0 if epoch == "None ever." else codec.EPOCH)
+
+
+def flags_of(heading: str) -> dict[str, int]:
+    return {row[1]: int(row[0], 16) for row in rows(heading, "flag")}
+
+
+def test_the_epochs_are_those_of_the_code() -> None:
+    spans = [[int(end, 16) for end in re.findall(r"\w+", row[0])] for row in rows("Epochs", "epoch")[1:]]
+    assert spans == [[1, 0xFFFFFFFF], [CONNECTION, U64_MAX]]
+    for low, high in spans:
+        told = {epoch: encodes(Ack(ORIGIN, 1, 1, epoch)) for epoch in (low - 1, low, high, high + 1) if epoch}
+        assert told == {epoch: low <= epoch <= high for epoch in told}
+
+
+def test_the_sizes_are_those_of_the_code() -> None:
+    sizes = {row[0]: row[1:3] for row in rows("Sizes", "kind")}
+    assert set(sizes) == set(KINDS.values())
+    told = set()
+    for frame, layout in GOLDEN:
+        name, with_epoch = KINDS[bytes.fromhex(layout)[0]], bool(getattr(frame, "epoch", 0))
+        assert (
+            int(sizes[name][with_epoch]) + varying_bytes(frame) == len(bytes.fromhex(layout)) == codec.size_bytes(frame)
+        )
+        told.add((name, with_epoch))
+    assert told == {(name, at == 1) for name, row in sizes.items() for at in (0, 1) if row[at]}
+
+
+def varying_bytes(frame: Frame) -> int:
+    """Return what the last column of the table comes to for this frame."""
+    if isinstance(frame, (Data, OutOfBand, Unreliable)):
+        return sum(2 + len(message) for message in frame.run.messages())
+    if isinstance(frame, (Nak, OutOfBandAck)):
+        return 12 * len(frame.ranges)
+    return 32 * len(frame.progress) if isinstance(frame, (Vote, Stable)) else 0
 
 
 def test_the_reasons_are_those_of_the_code() -> None:
     assert sorted(row[0].strip("`") for row in rows("Reasons", "reason")) == sorted(REASONS)
-    assert "thirteen" in PAGE
-    assert len(REASONS) == 13
+    assert "fifteen" in PAGE
+    assert len(REASONS) == 15
 
 
 def encodes(frame: Frame) -> bool:
@@ -95,10 +174,23 @@ def test_the_limits_are_those_of_the_code() -> None:
     count, size = limits.pop("messages in a frame"), limits.pop("one message in a frame")
     assert (encodes(data(count, 0)), encodes(data(count + 1, 0))) == (True, False)
     assert (encodes(data(1, size)), encodes(data(1, size + 1))) == (True, False)
+    for wide in (lambda run: Data(run, epoch=1), lambda run: OutOfBand(run, 0)):
+        assert (encodes(wide(data(count - 4, 0).run)), encodes(wide(data(count - 3, 0).run))) == (True, False)
+        assert (encodes(wide(data(1, size - 8).run)), encodes(wide(data(1, size - 7).run))) == (True, False)
+    assert codec.run_room_bytes(codec.DATAGRAM_MAX_BYTES, 1) == room_bytes - 8
     assert limits.pop("frame") == codec.size_bytes(data(1, size))
-    ranges, span = limits.pop("ranges in a NAK"), limits.pop("messages in a range")
+    ranges, span = limits.pop("ranges in a NAK or OUT_OF_BAND_ACK"), limits.pop("messages in a range")
     assert (encodes(nak(ranges)), encodes(nak(ranges + 1))) == (True, False)
+    assert (encodes(nak(ranges)._replace(epoch=1)), encodes(nak(ranges + 1)._replace(epoch=1))) == (True, False)
+    acks = [OutOfBandAck(ORIGIN, nak(many).ranges) for many in (ranges, ranges + 1)]
+    assert list(map(encodes, acks)) == [True, False]
     assert (encodes(Nak(ORIGIN, ((1, span),))), encodes(Nak(ORIGIN, ((1, span + 1),)))) == (True, False)
+    entries = limits.pop("entries in a VOTE or STABLE")
+    for kind in (Vote, Stable):
+        many = [Progress(Address(1, life), 0, 0) for life in range(entries + 1)]
+        assert (encodes(kind(ORIGIN, 1, tuple(many[1:]))), encodes(kind(ORIGIN, 1, tuple(many)))) == (True, False)
+    last_view = limits.pop("view that is an epoch")
+    assert (encodes(Ack(ORIGIN, 1, 1, last_view)), encodes(Ack(ORIGIN, 1, 1, last_view + 1))) == (True, False)
     assert not limits, "a limit without a check"
     assert codec.run_room_bytes(1400) == 1326 == 13 * 102
 

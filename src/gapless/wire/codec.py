@@ -12,7 +12,7 @@ Every datagram has one form only: what decodes encodes to the same bytes again.
 
 from __future__ import annotations
 
-from struct import Struct, error as StructError, pack, unpack_from  # noqa: N812
+from struct import Struct, error as StructError  # noqa: N812
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -213,9 +213,7 @@ def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
 def _encode_ranges(parts: list[bytes], kind: int, origin: Address, ranges: tuple[Range, ...], epoch: int) -> None:
     _check_ranges(ranges)
     parts += (_prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch), _NAK.pack(len(ranges)))
-    if ranges:
-        flat = [number for first, last in ranges for number in (first, last - first)]
-        parts.append(pack("<" + "QI" * len(ranges), *flat))
+    parts.append(b"".join([_RANGE.pack(first, last - first) for first, last in ranges]))
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
@@ -252,8 +250,7 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
     _check_run(run.first, run.count, _check_plain(run.flags))
-    if frame.floor >= run.first:
-        raise RemoteProtocolError("seqno", f"a floor of {frame.floor} at {run.first}")
+    _check_floor(frame.floor, run.first)
     prefix = _prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
     parts += (prefix, _FLOOR.pack(frame.floor), fixed, run.lengths, run.payload)
@@ -261,7 +258,7 @@ def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
 
 def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
-    _check_run(run.first, run.count, _check_plain(run.flags))
+    _check_run(_check_unnumbered(run.first), run.count, _check_plain(run.flags))
     prefix = _prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
     parts += (prefix, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
 
@@ -358,6 +355,8 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
 
 
 def _check_run(first: int, count: int, flags: int) -> None:
+    if not count:
+        raise RemoteProtocolError("count", "a run without messages")
     if not 0 < first <= SEQNO_MAX - count + 1:
         raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
     if flags:
@@ -396,8 +395,8 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
         raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
     _exact(table, end, count * _RANGE.size)
-    flat = unpack_from("<" + "QI" * count, datagram, table)
-    ranges = tuple((first, first + more) for first, more in zip(flat[::2], flat[1::2], strict=True))
+    # One layout for a range, not one for each count: the struct module would keep a hundred of those.
+    ranges = tuple([(first, first + more) for first, more in _RANGE.iter_unpack(datagram[table:end])])
     _check_ranges(ranges)
     return ranges
 
@@ -452,14 +451,15 @@ def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, fla
     if at + _FLOOR.size > end:
         raise RemoteProtocolError("length", "an out-of-band frame is cut short")
     (floor,) = _FLOOR.unpack_from(datagram, at)
-    run = _decode_run(datagram, at + _FLOOR.size, end, origin, _check_plain(flags))
-    if floor >= run.first:
-        raise RemoteProtocolError("seqno", f"a floor of {floor} at {run.first}")
+    run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags)
+    _check_floor(floor, run.first)
     return OutOfBand(run, floor)
 
 
 def _decode_unreliable(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> Unreliable:
-    return Unreliable(_decode_run(datagram, at, end, origin, _check_plain(flags)))
+    run = _decode_run(datagram, at, end, origin, flags)
+    _check_unnumbered(run.first)
+    return Unreliable(run)
 
 
 def _check_plain(flags: int) -> int:
@@ -467,6 +467,18 @@ def _check_plain(flags: int) -> int:
     if flags & ~NOT_BACK:
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
     return flags
+
+
+def _check_unnumbered(first: int) -> int:
+    """Return the first seqno of messages that have none: it does not count, so it has one value only."""
+    if first != 1:
+        raise RemoteProtocolError("seqno", f"messages without numbers start at {first}")
+    return first
+
+
+def _check_floor(floor: int, first: int) -> None:
+    if floor >= first:
+        raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
 
 
 def _check_epoch(epoch: int) -> None:

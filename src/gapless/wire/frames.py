@@ -121,7 +121,10 @@ class OutOfBandAck(NamedTuple):
 
 
 class Unreliable(NamedTuple):
-    """Messages that are delivered if they arrive, and as often as they arrive; they have no numbers."""
+    """Messages that are delivered if they arrive, and as often as they arrive; they have no numbers.
+
+    The run starts at 1, always.
+    """
 
     run: Run
 

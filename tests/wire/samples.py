@@ -1,0 +1,236 @@
+"""Frames and datagrams for the tests: golden bytes, bytes made by hand, and any frame at all."""
+
+from collections.abc import Iterable
+from struct import pack
+from zlib import crc32
+
+import pytest
+from hypothesis import strategies as st
+
+from gapless.errors import RemoteProtocolError
+from gapless.identity import U32_MAX, U64_MAX, Address
+from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.wire import (
+    Ack,
+    Close,
+    Data,
+    Frame,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Progress,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+    decode,
+)
+from gapless.wire.codec import SEQNO_MAX
+from gapless.wire.frames import CONNECTION
+
+GROUP = 0xA1A2A3A4A5A6A7A8
+SENDER = Address(0xB1B2B3B4B5B6B7B8, 0xC1C2C3C4C5C6C7C8)
+ORIGIN = Address(0x0102030405060708, 0x1112131415161718)
+
+LINK = CONNECTION + 0x0A0B
+"""The epoch of a connection."""
+
+HEADER_HEX = "a8a7a6a5a4a3a2a1 b8b7b6b5b4b3b2b1 c8c7c6c5c4c3c2c1"
+ORIGIN_HEX = "0807060504030201 1817161514131211"
+LINK_HEX = "0b0a000000000080"
+
+GOLDEN: list[tuple[Frame, str]] = [
+    (
+        Data(Run.of(ORIGIN, 0x21, [b"hi", b"", b"you"], view=7, sent_ns=0x31)),
+        f"01 00 3100 {ORIGIN_HEX} 2100000000000000 07000000 3100000000000000 0300 0200 0000 0300 6869 796f75",
+    ),
+    (
+        Data(Run.of(ORIGIN, 0x0102030405060708, [b"!"], NOT_BACK, view=U32_MAX, sent_ns=U64_MAX), repair=True),
+        f"01 88 2900 {ORIGIN_HEX} 0807060504030201 ffffffff ffffffffffffffff 0100 0100 21",
+    ),
+    (
+        Data(Run.of(ORIGIN, 1, [b"p"], PIECE | BEGIN)),
+        f"01 03 2900 {ORIGIN_HEX} 0100000000000000 00000000 0000000000000000 0100 0100 70",
+    ),
+    (
+        Data(Run.of(ORIGIN, 2, [b"q"], PIECE)),
+        f"01 01 2900 {ORIGIN_HEX} 0200000000000000 00000000 0000000000000000 0100 0100 71",
+    ),
+    (
+        Data(Run.of(ORIGIN, 3, [b"r"], PIECE | END | NOT_BACK)),
+        f"01 0d 2900 {ORIGIN_HEX} 0300000000000000 00000000 0000000000000000 0100 0100 72",
+    ),
+    (Ack(ORIGIN, 0x0A0B, 0x0C0D), f"02 00 1c00 {ORIGIN_HEX} 0b0a000000000000 0d0c0000"),
+    (Nak(ORIGIN, ()), f"03 00 1200 {ORIGIN_HEX} 0000"),
+    (
+        Nak(ORIGIN, ((5, 5), (7, 0x1006))),
+        f"03 00 2a00 {ORIGIN_HEX} 0200 0500000000000000 00000000 0700000000000000 ff0f0000",
+    ),
+    (Gone(ORIGIN, SEQNO_MAX), f"04 00 1800 {ORIGIN_HEX} ffffffffffffff7f"),
+    (Tail(ORIGIN, 2, 9), f"05 00 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 {'00' * 16}"),
+    (Tail(ORIGIN, 2, 9, 4, 7), f"05 01 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 04{'00' * 7} 07{'00' * 7}"),
+    (Tail(ORIGIN, 0, 0, 0, 0), f"05 01 3000 {ORIGIN_HEX} {'00' * 32}"),
+    (
+        Data(Run.of(ORIGIN, 4, [b"s", b"t"], ACKED), epoch=9),
+        f"01 50 3400 {ORIGIN_HEX} 0900000000000000 0400000000000000 {'00' * 12} 0200 0100 0100 73 74",
+    ),
+    (
+        Data(Run.of(ORIGIN, 5, [b"u"], PIECE | END | NOT_BACK | ACKED), True, LINK, True),
+        f"01 fd 3100 {ORIGIN_HEX} {LINK_HEX} 0500000000000000 {'00' * 12} 0100 0100 75",
+    ),
+    (Ack(ORIGIN, 0x0A0B, 0x0C0D, LINK), f"02 40 2400 {ORIGIN_HEX} {LINK_HEX} 0b0a000000000000 0d0c0000"),
+    (Nak(ORIGIN, (), U32_MAX), f"03 40 1a00 {ORIGIN_HEX} ffffffff00000000 0000"),
+    (Nak(ORIGIN, ((5, 6),), 1), f"03 40 2600 {ORIGIN_HEX} 0100000000000000 0100 0500000000000000 01000000"),
+    (Gone(ORIGIN, 3, LINK), f"04 40 2000 {ORIGIN_HEX} {LINK_HEX} 0300000000000000"),
+    (Tail(ORIGIN, 2, 9, epoch=LINK), f"05 40 3800 {ORIGIN_HEX} {LINK_HEX} 02{'00' * 7} 09{'00' * 7} {'00' * 16}"),
+    (Tail(ORIGIN, 0, 1, 0, 1, 7), f"05 41 3800 {ORIGIN_HEX} 07{'00' * 7} {'00' * 8} 01{'00' * 15} 01{'00' * 7}"),
+    (
+        Vote(ORIGIN, 7, (Progress(Address(1, 2), 3, 4), Progress(ORIGIN, 0, 5))),
+        (
+            f"06 00 5600 {ORIGIN_HEX} 07000000 0200 01{'00' * 7} 02{'00' * 7} 03{'00' * 7} 04{'00' * 7}"
+            f"{ORIGIN_HEX} {'00' * 8} 05{'00' * 7}"
+        ),
+    ),
+    (
+        Stable(ORIGIN, U32_MAX, (Progress(ORIGIN, SEQNO_MAX, SEQNO_MAX),)),
+        f"07 00 3600 {ORIGIN_HEX} ffffffff 0100 {ORIGIN_HEX} {'ffffffffffffff7f' * 2}",
+    ),
+    (
+        OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NOT_BACK, view=3, sent_ns=4), 5),
+        f"08 08 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} 03000000 04{'00' * 7} 0200 0100 0100 76 77",
+    ),
+    (OutOfBandAck(ORIGIN, ((5, 6),)), f"09 00 1e00 {ORIGIN_HEX} 0100 0500000000000000 01000000"),
+    (
+        Unreliable(Run.of(ORIGIN, 1, [b"", b"x"], view=3, sent_ns=4)),
+        f"0a 00 2b00 {ORIGIN_HEX} 01{'00' * 7} 03000000 04{'00' * 7} 0200 0000 0100 78",
+    ),
+    (Close(ORIGIN, LINK), f"20 40 1800 {ORIGIN_HEX} {LINK_HEX}"),
+]
+
+
+def raw(*frames: bytes, magic: bytes = b"GL", version: int = 1, flags: int = 0) -> bytes:
+    """Build a datagram by hand, so that the tests do not ask the codec what it thinks."""
+    rest = bytes.fromhex(HEADER_HEX) + b"".join(frames)
+    return pack("<2sBBI", magic, version, flags, crc32(rest)) + rest
+
+
+def raw_frame(kind: int, body: bytes, flags: int = 0, length: int | None = None) -> bytes:
+    head = pack("<BBH", kind, flags, 16 + len(body) if length is None else length)
+    return head + bytes.fromhex(ORIGIN_HEX) + body
+
+
+def raw_run(
+    first: int = 1,
+    lengths: Iterable[int] = (1,),
+    payload: bytes = b"x",
+    count: int | None = None,
+) -> bytes:
+    table = list(lengths)
+    fixed = pack("<QIQH", first, 0, 0, len(table) if count is None else count)
+    return fixed + pack(f"<{len(table)}H", *table) + payload
+
+
+def raw_data(
+    first: int = 1,
+    lengths: Iterable[int] = (1,),
+    payload: bytes = b"x",
+    flags: int = 0,
+    count: int | None = None,
+    epoch: int | None = None,
+) -> bytes:
+    front = b"" if epoch is None else pack("<Q", epoch)
+    return raw_frame(1, front + raw_run(first, lengths, payload, count), flags)
+
+
+def raw_ranges(*ranges: tuple[int, int], count: int | None = None, kind: int = 3) -> bytes:
+    table = b"".join(pack("<QI", *entry) for entry in ranges)
+    return raw_frame(kind, pack("<H", len(ranges) if count is None else count) + table)
+
+
+def raw_votes(*entries: tuple[int, int, int, int], count: int | None = None, kind: int = 6) -> bytes:
+    table = b"".join(pack("<QQQQ", *entry) for entry in entries)
+    return raw_frame(kind, pack("<IH", 1, len(entries) if count is None else count) + table)
+
+
+def raw_tail(low: int, high: int, start: int, flags: int = 0, reader: int = 0) -> bytes:
+    return raw_frame(5, pack("<QQQQ", low, high, start, reader), flags)
+
+
+def reason_of(datagram: bytes) -> str:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(datagram)
+    assert str(caught.value).startswith(caught.value.reason)
+    return caught.value.reason
+
+
+u32 = st.integers(0, U32_MAX)
+u64 = st.integers(0, U64_MAX)
+marks = st.integers(0, SEQNO_MAX)
+addresses = st.builds(Address, u64, u64)
+
+
+links = st.integers(CONNECTION, U64_MAX)
+epochs = st.just(0) | st.integers(1, U32_MAX) | links
+
+
+@st.composite
+def runs(draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NOT_BACK, ACKED)) -> Run:
+    messages = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=20))
+    first = draw(st.integers(1, max(1, firsts - len(messages) + 1)))
+    pieces = [PIECE, PIECE | BEGIN, PIECE | END] if len(messages) == 1 and ACKED in known else []
+    flags = draw(st.sampled_from([0, *pieces])) | sum(draw(st.sets(st.sampled_from(known))))
+    return Run.of(draw(addresses), first, messages, flags, draw(u32), draw(u64))
+
+
+@st.composite
+def data_frames(draw: st.DrawFn) -> Data:
+    epoch = draw(epochs)
+    return Data(draw(runs()), draw(st.booleans()), epoch, epoch >= CONNECTION and draw(st.booleans()))
+
+
+@st.composite
+def ranges(draw: st.DrawFn, min_size: int = 0) -> tuple[tuple[int, int], ...]:
+    drawn: list[tuple[int, int]] = []
+    floor = draw(st.integers(0, SEQNO_MAX - 2**40))
+    steps = st.lists(st.tuples(st.integers(1, 5), st.integers(0, U32_MAX)), min_size=min_size, max_size=20)
+    for gap, more in draw(steps):
+        drawn.append((floor + gap, floor + gap + more))
+        floor = drawn[-1][1]
+    return tuple(drawn)
+
+
+@st.composite
+def tail_frames(draw: st.DrawFn) -> Tail:
+    low, high = sorted((draw(marks), draw(marks)))
+    start = draw(st.none() | st.integers(0, high))
+    return Tail(draw(addresses), low, high, start, 0 if start is None else draw(u64), draw(epochs))
+
+
+@st.composite
+def progress(draw: st.DrawFn) -> tuple[Progress, ...]:
+    close = st.builds(Address, st.integers(0, 3), st.integers(0, 3))
+    origins = sorted(draw(st.sets(addresses | close, min_size=1, max_size=10)))
+    return tuple(Progress(origin, *sorted((draw(marks), draw(marks)))) for origin in origins)
+
+
+@st.composite
+def out_of_band_frames(draw: st.DrawFn) -> OutOfBand:
+    run = draw(runs(known=(NOT_BACK,)))
+    return OutOfBand(run, draw(st.integers(0, run.first - 1)))
+
+
+frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
+    "data": data_frames(),
+    "ack": st.builds(Ack, addresses, marks, u32, epochs),
+    "nak": st.builds(Nak, addresses, ranges(), epochs),
+    "gone": st.builds(Gone, addresses, marks, epochs),
+    "tail": tail_frames(),
+    "vote": st.builds(Vote, addresses, u32, progress()),
+    "stable": st.builds(Stable, addresses, u32, progress()),
+    "out of band": out_of_band_frames(),
+    "out of band ack": st.builds(OutOfBandAck, addresses, ranges(1)),
+    "unreliable": st.builds(Unreliable, runs(firsts=1, known=(NOT_BACK,))),
+    "close": st.builds(Close, addresses, links),
+}
+frame_lists = st.lists(st.one_of(*frame_kinds.values()), min_size=1, max_size=6)
