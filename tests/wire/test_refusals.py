@@ -254,5 +254,5 @@ def test_what_is_decoded_and_dropped_leaves_nothing_behind() -> None:
         kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept_bytes < 20_000
+    assert kept_bytes < 100_000, "a cache of a hundred formats would be megabytes"
     assert peak_bytes < 40 * max(map(len, datagrams))
