@@ -10,7 +10,6 @@ needs an exhaustive search.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import Accepted, Lost, Started
@@ -63,7 +62,7 @@ class S1(Check):
         elif run.flags & END and b"".join((*stream.piece_bytes, run.payload)) != stream.queue[0].payload:
             self.fail(f"the pieces up to {run} do not add up to the message of the application")
 
-    def delivered(self, life: Life, delivery: Delivery) -> None:
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
         """Look for the send of what is delivered."""
         origin = self.model.lives.get(delivery.origin)
         if origin is None or delivery.last > origin.stream.high:
@@ -80,10 +79,10 @@ class S2(Check):
 
     name = "S2"
 
-    def delivered(self, life: Life, delivery: Delivery) -> None:
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
         """Compare with what is due next."""
-        due = _next_due(life, delivery.origin)
-        if due is not None and delivery.first < due:
+        due = life.own_next if delivery.origin == life.address else heard.next if heard is not None else 0
+        if delivery.first < due and (heard is None or heard.open):
             self.fail(f"{life.name} delivers {delivery.first} of {delivery.origin} again, {due} is next")
 
 
@@ -92,14 +91,16 @@ class S3(Check):
 
     name = "S3"
 
-    def delivered(self, life: Life, delivery: Delivery) -> None:
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
         """A delivery begins at the very next message."""
         origin = self.model.lives.get(delivery.origin)
-        if origin is None or _next_due(life, delivery.origin) is None:
+        if origin is not None and heard is not None and heard.open:
+            due = heard.due(origin.stream)
+        elif origin is life:
+            due = life.stream.wanted_from(life.own_next)
+        else:
             self.fail(f"{life.name} delivers from {delivery.origin}, whose stream has no start")
             return
-        heard = life.hearing(delivery.origin)
-        due = origin.stream.wanted_from(life.own_next) if heard is None else heard.due(origin.stream)
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
@@ -108,8 +109,9 @@ class S3(Check):
         delivered = window.delivered
         if delivered == heard.delivered:
             return
-        if delivered > heard.consecutive():
-            self.fail(f"delivered of {origin} moves to {delivered} over a gap at {heard.consecutive() + 1}")
+        passable = heard.consecutive()
+        if delivered > passable:
+            self.fail(f"delivered of {origin} moves to {delivered} over a gap at {passable + 1}")
         stream = self.model.lives[origin].stream
         begin = heard.due(stream)
         if begin <= delivered and stream.end_of(begin) <= delivered:
@@ -128,7 +130,7 @@ class S4(Check):
 
     name = "S4"
 
-    def delivered(self, life: Life, delivery: Delivery) -> None:
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
         """Compare content, message by message in effect, run by run in cost."""
         origin = self.model.lives.get(delivery.origin)
         if origin is None:
@@ -151,10 +153,11 @@ class S6(Check):
 
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """A receiver stores what the model says that it holds, and nothing out of reach."""
-        held = heard.held >> (window.delivered - heard.delivered)
-        if window.stored != held.bit_count():
-            self.fail(f"{window.stored} messages of {origin} are stored, {held.bit_count()} should be")
-        if window.high > window.delivered + self.judge.reach or window.stored > self.judge.reach:
+        stored, delivered, reach = window.stored, window.delivered, self.judge.reach
+        held = (heard.held >> (delivered - heard.delivered)).bit_count()
+        if stored != held:
+            self.fail(f"{stored} messages of {origin} are stored, {held} should be")
+        if window.high > delivered + reach or stored > reach:
             self.fail(f"the window of {origin} reaches from {window.delivered} to {window.high}")
 
     def own_moved(self, life: Life, window: Window) -> None:  # noqa: ARG002
@@ -176,11 +179,11 @@ class S7(Check):
 
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """Compare the marks of another's stream with those before."""
-        self._compare(f"of {origin}", heard.marks, window)
+        self._compare(origin, heard.marks, window)
 
     def own_moved(self, life: Life, window: Window) -> None:
         """Compare the own marks with those before."""
-        self._compare("of the own stream", life.stream.marks, window)
+        self._compare("the own stream", life.stream.marks, window)
 
     def row_state(self, life: Life, row: Step) -> None:
         """Compare a row of the trace with the window."""
@@ -192,15 +195,18 @@ class S7(Check):
 
     def sampled(self, life: Life, ready: Ready, outgoing: Outgoing) -> None:  # noqa: ARG002
         """The trace tells of every frame that goes out, and of no other."""
-        said: Counter[str] = Counter()
+        untold: dict[str, int] = {}
         for _, out in outgoing:
             for frame in out.frames:
-                kind = kind_of(frame)
-                said[kind] += len(frame.ranges) if isinstance(frame, Nak) else 1
-        traced = Counter(row.event for row in ready.trace)
-        for kind, event in _TRACED:
-            if said[kind] != traced[event]:
-                self.fail(f"{said[kind]} {kind} went out, the trace tells of {traced[event]}")
+                event = _TRACED[kind_of(frame)]
+                untold[event] = untold.get(event, 0) + (len(frame.ranges) if isinstance(frame, Nak) else 1)
+        for row in ready.trace:
+            if row.event in _TELLS_OF_FRAMES:
+                untold[row.event] = untold.get(row.event, 0) - 1
+        for event, frames in untold.items():
+            if frames:
+                more = "not told of" if frames > 0 else "told of and did not go out"
+                self.fail(f"{abs(frames)} frames that the trace calls {event} were {more}")
 
     def close(self) -> None:
         """No mark has moved without a reason, when nobody looked."""
@@ -218,23 +224,24 @@ class S7(Check):
             self.judge.life = life
             self.fail(f"marks {which} moved in silence from {tuple(known)} to {tuple(window.marks)}")
 
-    def _compare(self, which: str, before: tuple[int, int, int], window: Window) -> None:
+    def _compare(self, which: object, before: tuple[int, int, int], window: Window) -> None:
         low, delivered, high = window.low, window.delivered, window.high
         if low < before[0] or delivered < before[1] or high < before[2]:
-            self.fail(f"marks {which} went back from {tuple(before)} to {(low, delivered, high)}")
+            self.fail(f"marks of {which} went back from {tuple(before)} to {(low, delivered, high)}")
         if not low <= delivered <= high:
-            self.fail(f"marks {which} are out of order: {(low, delivered, high)}")
+            self.fail(f"marks of {which} are out of order: {(low, delivered, high)}")
 
 
-_TRACED = (
-    ("DATA", "SEND"),
-    ("REPAIR", "REPAIR"),
-    ("ACK", "ACK_OUT"),
-    ("NAK", "NAK_OUT"),
-    ("GONE", "GONE_OUT"),
-    ("TAIL", "TAIL_OUT"),
-)
+_TRACED = {
+    "DATA": "SEND",
+    "REPAIR": "REPAIR",
+    "ACK": "ACK_OUT",
+    "NAK": "NAK_OUT",
+    "GONE": "GONE_OUT",
+    "TAIL": "TAIL_OUT",
+}
 """How the trace calls what goes out."""
+_TELLS_OF_FRAMES = frozenset(_TRACED.values())
 
 
 class S8(Check):
@@ -415,14 +422,6 @@ class S18(Check):
         for (source, target), books in sorted(self.judge.books.items()):
             if books.balance() or books.spoiled:
                 self.fail(f"{source}->{target}: {books.balance()} copies unaccounted for, {books.spoiled} mislabelled")
-
-
-def _next_due(life: Life, origin: Address) -> int | None:
-    """Return the lowest seqno of ``origin`` that ``life`` has not been handed, or None before there is a start."""
-    if origin == life.address:
-        return life.own_next
-    heard = life.hearing(origin)
-    return heard.next if heard is not None and heard.open else None
 
 
 def _check_unchanged(check: Check, life: Life, before: object, ready: Ready, reasons: tuple[str, ...]) -> None:

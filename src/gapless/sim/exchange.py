@@ -176,14 +176,14 @@ class S12(Check):
         self._full = False
 
     def _summon(self) -> None:
-        """Look at the end of this step, once."""
-        if not self._summoned:
-            self._summoned = True
-            self.judge.at_end.append(self.end)
+        """Look at the end of this step."""
+        self._summoned = True
+        self.judge.at_end.append(self.end)
 
     def data_in(self, life: Life, heard: Heard, frame: Data) -> None:
         """What the sender's window allowed is never out of reach."""
-        self._summon()
+        if not self._summoned:
+            self._summon()
         if not heard.open or frame.run.last <= heard.delivered + self.judge.reach:
             return
         owed_from = self.model.owes_from(frame.run.origin, life)
@@ -193,13 +193,15 @@ class S12(Check):
     def row_store(self, life: Life, row: Step) -> None:  # noqa: ARG002
         """Count what was taken."""
         self._stored += row.message_count
-        self._summon()
+        if not self._summoned:
+            self._summon()
 
     def row_dropped(self, life: Life, row: Step) -> None:
         """Count what was dropped, by reason."""
         if row.reason in _DATA_REASONS:
             self._dropped[row.reason] = self._dropped.get(row.reason, 0) + row.message_count
-            self._summon()
+            if not self._summoned:
+                self._summon()
             if row.reason == "full" and row.origin is not None and not self._full:
                 self._full = True
                 self._check_full(life, row.origin)

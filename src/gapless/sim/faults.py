@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from gapless.sim.naming import Label
 
+_make = tuple.__new__
+
 NEVER_NS = 1 << 62
 """Later than any time of a run."""
 
@@ -65,7 +67,11 @@ class Crossing(NamedTuple):
 
 
 class Fault(Protocol):
-    """Anything that can go wrong with a crossing."""
+    """Anything that can go wrong with a crossing.
+
+    One that never looks at the label and the number of a crossing says so with ``blind = True``: then nobody needs to
+    work them out.
+    """
 
     name: str
 
@@ -75,16 +81,20 @@ class Fault(Protocol):
 
 
 class Chain:
-    """Faults in a row, on duty until ``until_ns``; ``struck`` counts how often each changed something."""
+    """Faults in a row, on duty until ``until_ns``; ``struck`` counts how often each changed something.
+
+    ``names_matter`` says whether a fault may look at what a crossing is called: all but those that say ``blind``.
+    """
 
     def __init__(self, faults: Iterable[Fault], until_ns: int = NEVER_NS) -> None:
         self.faults = tuple(faults)
         self.until_ns = until_ns
         self.struck: dict[str, int] = {fault.name: 0 for fault in self.faults}
+        self.names_matter = not all(getattr(fault, "blind", False) for fault in self.faults)
 
     def cross(self, crossing: Crossing, base_delay_ns: int, now_ns: int) -> tuple[list[Copy], str]:
         """Return what becomes of a crossing, and which faults had a hand in it (empty: none)."""
-        copies = [Copy(base_delay_ns, crossing.datagram)]
+        copies = [_make(Copy, (base_delay_ns, crossing.datagram, INTACT))]
         if now_ns >= self.until_ns:
             return copies, ""
         reason = ""
@@ -104,6 +114,7 @@ class Refuse:
     """The socket does not take the datagram (would block, no buffers, too long): it reaches nobody."""
 
     name = "refuse"
+    blind = True
 
     def __init__(self, rng: Random, rate: float) -> None:
         self.rng = rng
@@ -123,6 +134,7 @@ class Loss:
     """Each crossing is lost with a probability of its own link and direction."""
 
     name = "loss"
+    blind = True
 
     def __init__(self, rng: Random, rates: Sequence[float]) -> None:
         self.rng = rng
@@ -142,6 +154,7 @@ class BurstLoss:
     """Losses come in bursts: a link is good or bad, and while it is bad everything is lost."""
 
     name = "burst"
+    blind = True
 
     def __init__(self, rng: Random, mean_burst_frames: int, mean_gap_frames: int) -> None:
         self.rng = rng
@@ -164,6 +177,7 @@ class Duplicate:
     """Some crossings arrive again; the second time at once or up to ``max_delay_ns`` later (a replay)."""
 
     name = "duplicate"
+    blind = True
 
     def __init__(self, rng: Random, rate: float, max_delay_ns: int) -> None:
         self.rng = rng
@@ -184,6 +198,7 @@ class Delay:
     """Every copy is late by ``min_ns`` plus an exponential part, so copies overtake each other."""
 
     name = "delay"
+    blind = True
 
     def __init__(self, rng: Random, min_ns: int, mean_ns: int) -> None:
         self.rng = rng
@@ -194,7 +209,7 @@ class Delay:
         """Add a delay of its own to each copy."""
         rng, min_ns, mean_ns = self.rng, self.min_ns, self.mean_ns
         return [
-            Copy(delay_ns + min_ns + exponential_ns(rng, mean_ns), datagram, mark)
+            _make(Copy, (delay_ns + min_ns + exponential_ns(rng, mean_ns), datagram, mark))
             for delay_ns, datagram, mark in copies
         ]
 
@@ -203,6 +218,7 @@ class Hold:
     """Now and then one crossing is held for a long time and arrives when nobody expects it any more."""
 
     name = "hold"
+    blind = True
 
     def __init__(self, rng: Random, rate: float, hold_ns: int, most: int) -> None:
         self.rng = rng
@@ -222,6 +238,7 @@ class Clog:
     """A link stops for a while: what crosses it waits until the link is free again, then arrives all at once."""
 
     name = "clog"
+    blind = True
 
     def __init__(self, rng: Random, rate: float, mean_ns: int) -> None:
         self.rng = rng
@@ -245,6 +262,7 @@ class SwizzleClog:
     """A random part of the members is clogged one after the other, and freed again in a random order."""
 
     name = "swizzle"
+    blind = True
 
     def __init__(self, rng: Random, members: Sequence[str], start_ns: int, step_ns: int) -> None:
         chosen = rng.sample(members, rng.randint(1, len(members)))
@@ -269,6 +287,7 @@ class Partition:
     """Between ``start_ns`` and ``end_ns`` nothing crosses from one side to the other (one way only if asymmetric)."""
 
     name = "partition"
+    blind = True
 
     def __init__(self, side: Iterable[str], start_ns: int, end_ns: int, *, symmetric: bool = True) -> None:
         self.side = frozenset(side)
@@ -294,6 +313,8 @@ class Partition:
 
 class _Rated:
     """A fault that strikes each crossing with the same probability."""
+
+    blind = True
 
     def __init__(self, rng: Random, rate: float) -> None:
         self.rng = rng
@@ -467,7 +488,8 @@ class Clock(NamedTuple):
 
 
 def _later(copy: Copy, wait_ns: int) -> Copy:
-    return Copy(copy.delay_ns + wait_ns, copy.datagram, copy.mark)
+    delay_ns, datagram, mark = copy
+    return _make(Copy, (delay_ns + wait_ns, datagram, mark))
 
 
 def _carries(label: Label, first: int, last: int) -> bool:

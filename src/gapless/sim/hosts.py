@@ -32,6 +32,7 @@ class Host:
         "buffered_bytes",
         "clock",
         "due_ns",
+        "epoch_ns",
         "incarnation",
         "late_until_ns",
         "life",
@@ -46,6 +47,7 @@ class Host:
         "reading",
         "received",
         "slow",
+        "steady",
         "ticket_of",
         "ticks",
         "unread",
@@ -56,6 +58,8 @@ class Host:
         self.name = name
         self.node = node_number(name)
         self.clock = clock
+        self.epoch_ns = clock.epoch_ns
+        self.steady = not clock.drift_ppm
         self.incarnation = 0
         self.member: Member | None = None
         self._reset()

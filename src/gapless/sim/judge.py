@@ -7,9 +7,10 @@ compare what happened with what had to happen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import GivenUp, Lost, Oversized, Refused, Started
+from gapless.identity import Marks
 from gapless.run import END, PIECE
 from gapless.sim.faults import NEVER_NS
 from gapless.sim.model import Heard, Life, Model, Waiting
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest, View
     from gapless.run import Run
     from gapless.sim.network import Books
+
+_make = tuple.__new__
 
 EVENTS = (
     "SEND",
@@ -57,6 +60,9 @@ MOST_VIOLATIONS = 20
 
 Outgoing = list[tuple["Address | None", Datagram]]
 """The datagrams of one step, decoded, with their destinations."""
+
+Hooks = dict[type, "tuple[Callable[..., None], ...]"]
+"""What is called for a frame, by the frame's type."""
 
 
 class Violation(NamedTuple):
@@ -99,9 +105,12 @@ class Check:
     stream of another whose marks may have moved, ``own_moved`` if those of the own stream have, and whatever was put
     into ``judge.at_end``; of every so many steps ``sampled`` sees the whole. Beside the steps: ``timed`` when a time
     has come that was given to ``judge.look_at``, ``view`` before a view is installed, ``close`` when the run is over.
+
+    A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
 
     name = ""
+    only_at_rest = False
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
@@ -127,7 +136,7 @@ class Judge:
         self.config = config
         self.calm_ns = calm_ns
         self.bounds_ns = bounds_ns
-        self.resting = False
+        self._resting = False
         self.settled = False
         self.last_arrival_ns = -1
         self.cost: tuple[int, int] | None = None
@@ -136,7 +145,6 @@ class Judge:
         self.steps = 0
         self.t_ns = 0
         self.local_ns = 0
-        self.cause = ""
         self.life: Life | None = None
         self.books: dict[tuple[str, str], Books] = {}
         self.expected = NOTHING
@@ -147,17 +155,15 @@ class Judge:
         self.reach = config.capacity if config.window == "fixed" else config.far_limit
         self.checks = [check(self) for check in checks]
         self._refused = self._hooks("refused")
-        self._data_in = self._hooks("data_in")
-        self._ack_in = self._hooks("ack_in")
-        self._nak_in = self._hooks("nak_in")
-        self._tail_in = self._hooks("tail_in")
-        self._gone_in = self._hooks("gone_in")
-        self._rows = {event: hooks for event in EVENTS if (hooks := self._hooks(f"row_{event.lower()}"))}
-        self._data_out = self._hooks("data_out")
-        self._ack_out = self._hooks("ack_out")
-        self._nak_out = self._hooks("nak_out")
-        self._tail_out = self._hooks("tail_out")
-        self._gone_out = self._hooks("gone_out")
+        self._incoming: Hooks = {
+            Data: (*self._hooks("data_in"), self._learn_data),
+            Ack: (*self._hooks("ack_in"), self._learn_ack),
+            Nak: self._hooks("nak_in"),
+            Tail: (*self._hooks("tail_in"), self._learn_tail),
+            Gone: (*self._hooks("gone_in"), self._learn_gone),
+        }
+        self._rows = {event: self._hooks(f"row_{event.lower()}") for event in EVENTS}
+        self._outgoing = self._frames_out()
         self._event = self._hooks("event")
         self._delivered = self._hooks("delivered")
         self._moved = self._hooks("moved")
@@ -167,8 +173,29 @@ class Judge:
         self._close = self._hooks("close")
         self._sampled = self._hooks("sampled")
 
+    @property
+    def resting(self) -> bool:
+        """Whether the group has settled and must be silent; the checks of silence look only then."""
+        return self._resting
+
+    @resting.setter
+    def resting(self, resting: bool) -> None:
+        self._resting = resting
+        self._outgoing = self._frames_out()
+
+    def _frames_out(self) -> Hooks:
+        """Return what is called for each kind of frame that goes out; the model learns last."""
+        return {
+            Data: (*self._hooks("data_out"), self._learn_data_out),
+            Ack: self._hooks("ack_out"),
+            Nak: self._hooks("nak_out"),
+            Tail: self._hooks("tail_out"),
+            Gone: self._hooks("gone_out"),
+        }
+
     def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
-        return tuple(getattr(check, hook) for check in self.checks if hasattr(check, hook))
+        checks = [check for check in self.checks if hasattr(check, hook)]
+        return tuple([getattr(check, hook) for check in checks if self._resting or not check.only_at_rest])
 
     def report(self, check: str, message: str) -> None:
         """Note a violation of ``check`` at the member whose step is being looked at."""
@@ -219,8 +246,8 @@ class Judge:
     def send(self, life: Life, payloads: Sequence[bytes], loopback: bool | None, ready: Ready) -> None:
         """Take note of a send that ``ready`` answers."""
         not_back = not (self.config.loopback if loopback is None else loopback)
-        if not any(isinstance(event, Refused) and event.ticket == ready.ticket for event in ready.events):
-            life.stream.queue.extend(Waiting(ready.ticket, payload, not_back) for payload in payloads)
+        if Refused(ready.ticket) not in ready.events:
+            life.stream.queue += [Waiting(ready.ticket, payload, not_back) for payload in payloads]
 
     def before(self, life: Life, said: Datagram | None) -> object:
         """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
@@ -248,7 +275,7 @@ class Judge:
     ) -> None:
         """Look at one step: what came in, what the member answered, and what its windows look like now."""
         self.steps += 1
-        self.t_ns, self.local_ns, self.cause, self.life = t_ns, local_ns, cause, life
+        self.t_ns, self.local_ns, self.life = t_ns, local_ns, life
         self.expected = NOTHING
         moved: Iterable[Address] = ()
         if cause == "receive":
@@ -257,22 +284,34 @@ class Judge:
             moved = life.heard
             if cause == "learn":
                 self._learn_digest(life)
-        if ready.events:
-            self._learn_events(life, ready.events)
+        events = ready.events
+        if events:
+            self._learn_events(life, events)
         rows = self._rows
         for row in ready.trace:
             for hook in rows.get(row.event, ()):
                 hook(life, row)
         for to, out in outgoing:
             for frame in out.frames:
-                _OUTGOING[type(frame)](self, life, to, frame)
-        for event in ready.events:
-            for hook in self._event:
-                hook(life, event)
-        self._look_at_results(life, ready, moved)
+                for hook in self._outgoing[type(frame)]:
+                    hook(life, to, frame)
+        if events or ready.deliveries:
+            self._look_at_results(life, ready)
+        self._look_at_marks(life, moved)
         if self.steps % SAMPLE_STEPS == 0:
             for hook in self._sampled:
                 hook(life, ready, outgoing)
+
+    def _look_at_results(self, life: Life, ready: Ready) -> None:
+        """Look at what the application is told and given."""
+        for event in ready.events:
+            for hook in self._event:
+                hook(life, event)
+        for delivery in ready.deliveries:
+            heard = life.hearing(delivery.origin)
+            for hook in self._delivered:
+                hook(life, heard, delivery)
+            self._learn_delivery(life, heard, delivery)
 
     def _hear(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> tuple[Address, ...]:
         """Look at and learn what came in; return whose stream may have moved by it."""
@@ -284,20 +323,21 @@ class Judge:
         sender = said.sender
         heard = life.heard[sender]
         for frame in said.frames:
-            _INCOMING[type(frame)](self, life, heard, sender, frame)
+            kind = type(frame)
+            whose = sender if kind is Ack or kind is Nak else heard
+            for hook in self._incoming[kind]:
+                hook(life, whose, frame)
         return (sender,)
 
-    def _look_at_results(self, life: Life, ready: Ready, moved: Iterable[Address]) -> None:
-        for delivery in ready.deliveries:
-            for hook in self._delivered:
-                hook(life, delivery)
-            self._learn_delivery(life, delivery)
+    def _look_at_marks(self, life: Life, moved: Iterable[Address]) -> None:
+        """Look at the windows that may have moved, then at what was put off to the end of the step."""
         if self._departing:
             self._learn_departures(life)
-        self._look_at_streams(life, moved)
+        for origin in moved:
+            self._look_at_stream(life, origin)
         window = life.member.outbound.window
         low, delivered, high = life.stream.marks
-        if window.low != low or window.delivered != delivered or window.high != high:
+        if window.high != high or window.delivered != delivered or window.low != low:
             for hook in self._own_moved:
                 hook(life, window)
             self._learn_own_marks(life, window)
@@ -310,20 +350,18 @@ class Judge:
             for hook in self._timed:
                 hook()
 
-    def _look_at_streams(self, life: Life, moved: Iterable[Address]) -> None:
-        inbound = life.member.inbound
-        for origin in moved:
-            window = inbound[origin].window
-            heard = life.heard[origin]
-            if window is None or not heard.open:
-                continue
-            low, delivered, high = heard.marks
-            moves = window.delivered != delivered or window.high != high or window.low != low
-            if moves or self.expected is not NOTHING:
-                for hook in self._moved:
-                    hook(life, origin, heard, window)
-                if moves:
-                    self._learn_marks(heard, window)
+    def _look_at_stream(self, life: Life, origin: Address) -> None:
+        window = life.member.inbound[origin].window
+        heard = life.heard[origin]
+        if window is None or not heard.open:
+            return
+        low, delivered, high = heard.marks
+        moves = window.delivered != delivered or window.high != high or window.low != low
+        if moves or self.expected is not NOTHING:
+            for hook in self._moved:
+                hook(life, origin, heard, window)
+            if moves:
+                self._learn_marks(heard, window)
 
     def look_at(self, t_ns: int) -> None:
         """Let the ``timed`` hooks look at the first step at or after ``t_ns``."""
@@ -337,12 +375,12 @@ class Judge:
 
     # Learning: what came in
 
-    def _hear_data(self, life: Life, heard: Heard, sender: Address, frame: Data) -> None:
+    def _learn_data(self, life: Life, heard: Heard, frame: Data) -> None:
         run = frame.run
-        for hook in self._data_in:
-            hook(life, heard, frame)
-        if run.origin == sender:
-            self.expected = self.expected.plus(self._take(heard, run.first, run.last))
+        if life.heard.get(run.origin) is not heard:
+            return
+        expected = self._take(heard, run.first, run.last)
+        self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
 
     def _take(self, heard: Heard, first: int, last: int) -> Expected:
         """Learn that ``first .. last`` has arrived; return what must become of it."""
@@ -351,34 +389,27 @@ class Judge:
                 heard.early.append((first, last))
                 return NOTHING
             return Expected(early=last - first + 1)
-        total = last - first + 1
-        ceiling = heard.delivered + self.reach
-        old = min(total, max(0, heard.delivered + 1 - first))
-        far = min(total, max(0, last - ceiling))
+        delivered, held, total = heard.delivered, heard.held, last - first + 1
+        ceiling = delivered + self.reach
+        old = 0 if first > delivered else min(total, delivered + 1 - first)
+        far = 0 if last <= ceiling else min(total, last - ceiling)
         inside = heard.bits(first, min(last, ceiling))
-        fresh = inside & ~heard.held
-        heard.held |= fresh
+        fresh = inside & ~held
         if fresh:
-            heard.high = max(heard.high, heard.delivered + fresh.bit_length())
+            heard.held = held | fresh
+            heard.high = max(heard.high, delivered + fresh.bit_length())
             heard.know(heard.high, self.local_ns)
         accepted = fresh.bit_count()
-        return Expected(accepted, inside.bit_count() - accepted, old, far)
+        return _make(Expected, (accepted, total - old - far - accepted, old, far, 0))
 
-    def _hear_ack(self, life: Life, heard: Heard, sender: Address, frame: Ack) -> None:  # noqa: ARG002
-        for hook in self._ack_in:
-            hook(life, sender, frame)
+    @staticmethod
+    def _learn_ack(life: Life, sender: Address, frame: Ack) -> None:
         stream = life.stream
-        if frame.origin == life.address and frame.seqno <= stream.high:
-            stream.acks[sender] = max(stream.acks[sender], frame.seqno)
+        if frame.origin == life.address and stream.high >= frame.seqno > stream.acks[sender]:
+            stream.acks[sender] = frame.seqno
 
-    def _hear_nak(self, life: Life, heard: Heard, sender: Address, frame: Nak) -> None:  # noqa: ARG002
-        for hook in self._nak_in:
-            hook(life, sender, frame)
-
-    def _hear_tail(self, life: Life, heard: Heard, sender: Address, frame: Tail) -> None:
-        for hook in self._tail_in:
-            hook(life, heard, frame)
-        if frame.origin != sender:
+    def _learn_tail(self, life: Life, heard: Heard, frame: Tail) -> None:
+        if life.heard.get(frame.origin) is not heard:
             return
         if not heard.open:
             if frame.start is None or frame.reader != life.address.incarnation:
@@ -403,17 +434,14 @@ class Judge:
             if not heard.open and origin in self._digest:
                 self._begin_stream(heard, self._digest[origin].delivered)
 
-    def _hear_gone(self, life: Life, heard: Heard, sender: Address, frame: Gone) -> None:
-        for hook in self._gone_in:
-            hook(life, heard, frame)
-        if frame.origin == sender and heard.open:
+    @staticmethod
+    def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:
+        if life.heard.get(frame.origin) is heard and heard.open:
             heard.gone = max(heard.gone, frame.low)
 
     # Learning: what went out
 
-    def _say_data(self, life: Life, to: Address | None, frame: Data) -> None:
-        for hook in self._data_out:
-            hook(life, to, frame)
+    def _learn_data_out(self, life: Life, to: Address | None, frame: Data) -> None:  # noqa: ARG002
         if not frame.repair and frame.run.first == life.stream.high + 1:
             self._learn_run(life, frame.run)
 
@@ -433,22 +461,6 @@ class Judge:
         queue = life.stream.queue
         for _ in range(min(messages, len(queue))):
             queue.popleft()
-
-    def _say_ack(self, life: Life, to: Address | None, frame: Ack) -> None:
-        for hook in self._ack_out:
-            hook(life, to, frame)
-
-    def _say_nak(self, life: Life, to: Address | None, frame: Nak) -> None:
-        for hook in self._nak_out:
-            hook(life, to, frame)
-
-    def _say_tail(self, life: Life, to: Address | None, frame: Tail) -> None:
-        for hook in self._tail_out:
-            hook(life, to, frame)
-
-    def _say_gone(self, life: Life, to: Address | None, frame: Gone) -> None:
-        for hook in self._gone_out:
-            hook(life, to, frame)
 
     # Learning: events, deliveries, marks
 
@@ -482,11 +494,11 @@ class Judge:
         queue.extend(kept)
 
     @staticmethod
-    def _learn_delivery(life: Life, delivery: Delivery) -> None:
-        if delivery.origin == life.address:
-            life.own_next = delivery.last + 1
-        elif (heard := life.hearing(delivery.origin)) is not None:
+    def _learn_delivery(life: Life, heard: Heard | None, delivery: Delivery) -> None:
+        if heard is not None:
             heard.next = delivery.last + 1
+        elif delivery.origin == life.address:
+            life.own_next = delivery.last + 1
         life.unconsumed += delivery.message_count
 
     def _learn_departures(self, life: Life) -> None:
@@ -501,30 +513,17 @@ class Judge:
 
     @staticmethod
     def _learn_marks(heard: Heard, window: Window) -> None:
-        heard.marks = window.marks
-        if window.delivered > heard.delivered:
-            heard.move_to(min(window.delivered, heard.consecutive()))
+        delivered = window.delivered
+        heard.marks = _make(Marks, (window.low, delivered, window.high))
+        if delivered > heard.delivered:
+            heard.move_to(min(delivered, heard.consecutive()))
 
     @staticmethod
     def _learn_own_marks(life: Life, window: Window) -> None:
-        stream = life.stream
-        stream.marks = window.marks
-        if life.address in stream.acks:
-            stream.acks[life.address] = max(stream.acks[life.address], min(window.delivered, stream.high))
+        stream, own = life.stream, life.address
+        stream.marks = _make(Marks, (window.low, window.delivered, window.high))
+        if own in stream.acks:
+            stream.acks[own] = max(stream.acks[own], min(window.delivered, stream.high))
 
 
 _MOVES_ANY = ("install", "consume", "learn")
-_INCOMING: dict[type, Any] = {
-    Data: Judge._hear_data,
-    Ack: Judge._hear_ack,
-    Nak: Judge._hear_nak,
-    Tail: Judge._hear_tail,
-    Gone: Judge._hear_gone,
-}
-_OUTGOING: dict[type, Any] = {
-    Data: Judge._say_data,
-    Ack: Judge._say_ack,
-    Nak: Judge._say_nak,
-    Tail: Judge._say_tail,
-    Gone: Judge._say_gone,
-}

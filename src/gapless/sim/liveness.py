@@ -153,16 +153,15 @@ class L3(Check):
     """Quiet: a group at rest sends no data, nak or repair."""
 
     name = "L3"
+    only_at_rest = True
 
     def data_out(self, life: Life, to: Address | None, frame: Data) -> None:
         """No data may go out."""
-        if self.judge.resting:
-            self.fail(f"{life.name} sends {frame.run} to {to} at rest")
+        self.fail(f"{life.name} sends {frame.run} to {to} at rest")
 
     def nak_out(self, life: Life, to: Address | None, frame: Nak) -> None:
         """No nak may go out."""
-        if self.judge.resting:
-            self.fail(f"{life.name} asks {to} for {frame.ranges} at rest")
+        self.fail(f"{life.name} asks {to} for {frame.ranges} at rest")
 
 
 class L4(Check):
@@ -200,10 +199,11 @@ class S16(Check):
     """Silence: a group at rest sends nothing but answers to what still arrives late."""
 
     name = "S16"
+    only_at_rest = True
 
     def _spoke(self, life: Life, to: Address | None, frame: Ack | Tail | Gone) -> None:
         judge = self.judge
-        if judge.resting and judge.t_ns > judge.last_arrival_ns + 2 * self.config.ack_delay_ns:
+        if judge.t_ns > judge.last_arrival_ns + 2 * self.config.ack_delay_ns:
             self.fail(f"{life.name} sends {frame} to {to} at rest")
 
     ack_out = tail_out = gone_out = _spoke

@@ -13,11 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.errors import RemoteProtocolError
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Crossing
+from gapless.sim.naming import NOISE
 from gapless.sim.script import Fate
+from gapless.wire import decode
 
 if TYPE_CHECKING:
     from gapless.sim.naming import FrameName, Label
+    from gapless.wire import Datagram
+
+_make = tuple.__new__
 
 
 class Books:
@@ -59,25 +65,34 @@ class Network:
         self._losing: set[tuple[str, str]] = set()
 
     def cross(
-        self, source: str, target: str, datagram: bytes, label: Label, now_ns: int
+        self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
     ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
-        """Send a datagram over one link; return the parcels with their delays, and why they are not the default."""
+        """Send a datagram over one link; return the parcels with their delays, and why they are not the default.
+
+        Without a label, where nobody asks for names, the crossing is called nothing and lost data is not counted.
+        """
         link = source, target
-        books = self._open(link)
+        books = self.books.get(link) or self._open(link)
         books.sent += 1
-        key = *label, source, target
-        nth = self._nth[key] = self._nth.get(key, 0) + 1
-        crossing = Crossing(source, target, datagram, label, nth, self.transmits)
+        nth = 0 if label is None else self._count((*label, source, target))
+        crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
         copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
+        if not reason:
+            books.under_way += 1
+            if label is not None and label.kind in _DATA_KINDS:
+                self._losing.discard(link)
+            return [(self.delay_ns, (datagram, datagram, books, INTACT))], "", crossing
         books.under_way += len(copies)
-        if reason:
-            if self.record:
-                self.fates[crossing.name] = Fate.of(copies, reason)
-            originals = self._enter(books, [copy.mark for copy in copies])
+        if self.record:
+            self.fates[crossing.name] = Fate.of(copies, reason)
+        originals = self._enter(books, [copy.mark for copy in copies])
+        if label is not None:
             self._note_loss(link, label, lost=not originals)
-        elif label.kind in _DATA_KINDS:
-            self._losing.discard(link)
         return [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies], reason, crossing
+
+    def _count(self, key: tuple[object, ...]) -> int:
+        nth = self._nth[key] = self._nth.get(key, 0) + 1
+        return nth
 
     def calm(self, now_ns: int) -> bool:
         """Return whether nothing can happen to what is sent now."""
@@ -85,18 +100,19 @@ class Network:
 
     def pass_on(self, source: str, target: str, datagram: bytes) -> Parcel:
         """Send a datagram over one link in the calm, where frames need no names."""
-        books = self._open((source, target))
+        link = source, target
+        books = self.books.get(link) or self._open(link)
         books.sent += 1
         books.under_way += 1
         return datagram, datagram, books, INTACT
 
     def _open(self, link: tuple[str, str]) -> Books:
-        books = self.books.get(link)
-        if books is None:
-            books = self.books[link] = Books()
+        books = self.books[link] = Books()
         return books
 
     def _enter(self, books: Books, marks: list[str]) -> int:
+        if marks == _AS_SENT:
+            return 1
         originals = marks.count(INTACT) + marks.count(CORRUPT)
         extras = marks.count(DUPLICATE) + marks.count(FORGED)
         books.added += extras
@@ -135,5 +151,14 @@ class Network:
         books.dropped += 1
 
 
+_AS_SENT = [INTACT]
 _DATA_KINDS = ("DATA", "REPAIR")
 _OTHER_BYTES = (CORRUPT, FORGED)
+
+
+def decoded(datagram: bytes) -> Datagram | None:
+    """Return what a copy says; None if that is nothing."""
+    try:
+        return decode(datagram)
+    except RemoteProtocolError:
+        return None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View
     from gapless.sim.faults import Crossing
     from gapless.sim.model import Heard, Life
+    from gapless.sim.naming import Label
     from gapless.sim.script import Mark
     from gapless.wire import Ack, Datagram, Nak
 
@@ -92,11 +93,9 @@ class Observer(Check):
             for sender in senders
         )
 
-    def fate(self, crossing: Crossing, copies: int) -> None:
-        """The network did something else than the default with a frame."""
-        if copies:
-            return
-        kind, origin, first, last = crossing.label
+    def lost(self, crossing: Crossing, label: Label) -> None:
+        """The network lost a frame."""
+        kind, origin, first, last = label
         if kind == "REPAIR":
             self._lost_repairs.update((origin, seqno, crossing.target) for seqno in range(first, last + 1))
         elif kind == "ACK":
@@ -188,7 +187,7 @@ class Observer(Check):
         if type(event).__name__ == "Lost":
             self.see("loss reported to one who did not count")
 
-    def delivered(self, life: Life, delivery: Delivery) -> None:
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
         """A message in pieces arrives; a reader is at its limit while a sender's window is full."""
         if isinstance(delivery.content, bytes):
             self.seen.add("message in pieces")

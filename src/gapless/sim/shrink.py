@@ -183,15 +183,14 @@ class Replay(World):
         checks = tuple(check for check in CHECKS if not wanted or check.name == wanted)
         super().__init__(case.config, case.script, checks=checks)
         self.tracer = self.strikes = _Strikes()
+        self.on_event = self._end_early
         look_closely(self)
         self.wanted = wanted
 
-    def step(self) -> bool:
-        """Let the next event happen, and end the replay if it was enough."""
-        more = super().step()
+    def _end_early(self) -> None:
+        """End the replay if it was enough."""
         if (self.judge.violations and self._is_found()) or self.events >= LONGEST_EVENTS:
             raise _Enough
-        return more
 
     def _is_found(self) -> bool:
         return any(violation.check == self.wanted or not self.wanted for violation in self.judge.violations)

@@ -325,14 +325,13 @@ class Stage(World):
     def __init__(self, config: Config, script: Script) -> None:
         super().__init__(config, script)
         self.tracer = self.teller = Teller(script)
+        self.on_event = self._end_early
         look_closely(self)
 
-    def step(self) -> bool:
-        """Let the next event happen; a broken promise ends the story, and so do too many events."""
-        more = super().step()
+    def _end_early(self) -> None:
+        """A broken promise ends the story, and so do too many events."""
         if self.events >= LONGEST_EVENTS or any(found.check.startswith("S") for found in self.judge.violations):
             raise _Over
-        return more
 
     def run(self) -> None:
         """Run the script to its end, or until there is nothing more to learn from it."""

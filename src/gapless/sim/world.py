@@ -11,21 +11,22 @@ until the group has settled, then for a while more, in which it must be silent.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from hashlib import blake2b
 from heapq import heappop, heappush
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from gapless.errors import LocalProtocolError, RemoteProtocolError
+from gapless.errors import LocalProtocolError
 from gapless.identity import Marks, View, group_id
 from gapless.run import Run
-from gapless.sim.faults import Chain, Clock
+from gapless.sim.faults import NEVER_NS, Chain, Clock
 from gapless.sim.hosts import Host
 from gapless.sim.judge import Judge
 from gapless.sim.liveness import bounds_ns
 from gapless.sim.naming import label_of, life_address, life_name
-from gapless.sim.network import Network, Parcel
+from gapless.sim.network import Network, Parcel, decoded
 from gapless.sim.observations import Observer
 from gapless.sim.script import (
     ZERO,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.ready import Ready
     from gapless.identity import Address, Digest
-    from gapless.sim.faults import Fault, LateTimers
+    from gapless.sim.faults import Crossing, Fault, LateTimers
     from gapless.sim.judge import Check
     from gapless.sim.script import Action
     from gapless.wire import Datagram
@@ -95,6 +96,7 @@ class World:
         self.simulated_messages = 0
         chain = Chain([Scripted(script.fates)]) if faults is None else Chain(faults, script.calm_ns)
         self.network = Network(chain, script.delay_ns, record=record)
+        self._names_matter = record or script.only_loss or chain.names_matter
         self.late = late
         self.late_ns: dict[tuple[str, int], int] = {}
         self.late_ticks = 0
@@ -116,6 +118,7 @@ class World:
         self.observer.flying = self._flying
         self.tracer = Tracer() if trace else None
         self.on_ready: Callable[[Host, Ready], None] | None = None
+        self.on_event: Callable[[], None] | None = None
         self._heap: list[tuple[Any, ...]] = []
         self._serial = 0
         self._names: dict[Address, str] = {}
@@ -138,18 +141,28 @@ class World:
         self._pending_actions += 1
         self._push(max(action.at_ns, self.now_ns), self._act, action)
 
-    def step(self) -> bool:
-        """Let the next event happen; return whether there was one."""
-        if not self._heap or (self.hasty and self.judge.violations):
-            return False
-        before_ns = self.now_ns
-        self.now_ns, _, handler, args = heappop(self._heap)
-        self.events += 1
-        self._at_once = self._at_once + 1 if self.now_ns == before_ns else 0
-        if self._at_once > _MOST_AT_ONCE:
-            self._stop_spinning()
-        handler(*args)
-        return True
+    def _run(self, until_ns: int, most_events: int = NEVER_NS, *, to_settle: bool = False) -> None:
+        """Let events happen that are due up to ``until_ns``, until there were more than ``most_events`` in all."""
+        heap, violations = self._heap, self.judge.violations if self.hasty else ()
+        leap_ns = self.network.delay_ns
+        while heap and self.events <= most_events and not violations:
+            at_ns = heap[0][0]
+            # Whether the group has settled is looked at only now and then, and always before the time makes a leap.
+            if to_settle and (at_ns > self.now_ns + leap_ns or not self.events % _SETTLE_EVERY) and self.is_settled():
+                break
+            if at_ns > until_ns:
+                break
+            _, _, handler, args = heappop(heap)
+            self.events += 1
+            if at_ns != self.now_ns:
+                self.now_ns, self._at_once = at_ns, 0
+            else:
+                self._at_once += 1
+                if self._at_once > _MOST_AT_ONCE:
+                    self._stop_spinning()
+            handler(*args)
+            if self.on_event is not None:
+                self.on_event()
 
     def _stop_spinning(self) -> None:
         """Report a group that keeps itself busy without letting time pass, and end the run."""
@@ -160,8 +173,7 @@ class World:
 
     def run_until(self, until_ns: int) -> None:
         """Let everything happen that is due up to ``until_ns``, and move the time there."""
-        while self._heap and self._heap[0][0] <= until_ns and self.step():
-            pass
+        self._run(until_ns)
         self.now_ns = max(self.now_ns, until_ns)
 
     def run(self) -> None:
@@ -174,19 +186,10 @@ class World:
 
     def settle(self, give_up_ns: int | None = None) -> bool:
         """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
-        heap, most_events = self._heap, self.events + _MOST_EVENTS
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
-        while not self._seems_settled():
-            if not heap or heap[0][0] > give_up_ns or self.events > most_events or not self.step():
-                break
+        self._run(give_up_ns, self.events + _MOST_EVENTS, to_settle=True)
         self.judge.settled = self.is_settled()
         return self.judge.settled
-
-    def _seems_settled(self) -> bool:
-        """Look only now and then, and always before the time makes a leap."""
-        heap = self._heap
-        leap = not heap or heap[0][0] > self.now_ns + self.network.delay_ns
-        return (leap or self.events % _SETTLE_EVERY == 0) and self.is_settled()
 
     def _give_up_ns(self) -> int:
         """Return when a group that has not settled never will: in the worst case every piece that waits takes B2."""
@@ -229,16 +232,9 @@ class World:
     def recorded(self) -> Script:
         """Return the script of what happened: the same actions, and every decision that was not the default."""
         script = self.script
-        return Script(
-            script.seed,
-            script.delay_ns,
-            script.calm_ns,
-            dict(script.clocks),
-            list(script.actions),
-            dict(self.network.fates),
-            dict(self.late_ns),
-            script.only_loss,
-        )
+        clocks, actions = dict(script.clocks), list(script.actions)
+        fates, late_ns = dict(self.network.fates), dict(self.late_ns)
+        return replace(script, clocks=clocks, actions=actions, fates=fates, late_ns=late_ns)
 
     # Hosts
 
@@ -388,7 +384,7 @@ class World:
 
     def _call(self, host: Host, cause: str, method: Callable[..., Ready], *args: Any, **options: Any) -> None:
         """Give a member an input, and work through its answer."""
-        local_ns = host.clock.local_ns(self.now_ns)
+        local_ns = self.now_ns + host.epoch_ns if host.steady else host.clock.local_ns(self.now_ns)
         try:
             ready = method(*args, now_ns=local_ns, **options)
         except Exception as error:
@@ -426,9 +422,10 @@ class World:
         member, life = host.member, host.life
         if member is None or life is None:
             return
-        local_ns = host.clock.local_ns(self.now_ns)
+        local_ns = self.now_ns + host.epoch_ns if host.steady else host.clock.local_ns(self.now_ns)
         before = self.judge.before(life, said)
-        self._log.extend((self.now_ns, host.node << 3 | _ARRIVE, crc32(datagram)))
+        self._log.append(self.now_ns)
+        self._log.append(crc32(datagram, host.node << 3 | _ARRIVE))
         try:
             ready = member.receive(datagram, local_ns)
         except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
@@ -451,7 +448,8 @@ class World:
             host.late_until_ns = self.now_ns + late_ns
             self._arm(host, host.due_ns)
             return
-        self._log.extend((self.now_ns, host.node << 3 | _TICK, 0))
+        self._log.append(self.now_ns)
+        self._log.append(host.node << 3 | _TICK)
         self._call(host, "tick", member.tick)
 
     def _lateness(self, host: Host) -> int:
@@ -508,7 +506,8 @@ class World:
             self._deliver(host, ready)
         if self.on_ready is not None:
             self.on_ready(host, ready)
-        self._arm(host, ready.deadline_ns)
+        if ready.deadline_ns != host.due_ns or host.next_wake_ns is None:
+            self._arm(host, ready.deadline_ns)
 
     def _remember(self, datagram: bytes) -> Datagram:
         """Decode what goes out; the same acks and tails go out again and again."""
@@ -518,33 +517,43 @@ class World:
         return out
 
     def _transmit(self, host: Host, to: Address | None, datagram: bytes, out: Datagram) -> None:
-        network, now_ns = self.network, self.now_ns
+        network, heap, now_ns, source = self.network, self._heap, self.now_ns, host.life_name
         network.transmits += 1
-        self._log.extend((now_ns, host.node << 3 | _SEND, crc32(datagram)))
+        self._log.append(now_ns)
+        self._log.append(crc32(datagram, host.node << 3 | _SEND))
         targets = self.hosts.values() if to is None else (self._by_node[to.node],)
-        label = None if network.calm(now_ns) and self.tracer is None else label_of(out, self._name)
+        if network.calm(now_ns) and self.tracer is None:
+            for target in targets:
+                if target is not host:
+                    parcel = network.pass_on(source, target.name, datagram)
+                    self._serial += 1
+                    heappush(heap, (now_ns + network.delay_ns, self._serial, self._arrive, (target, parcel, out)))
+            return
+        label = label_of(out, self._name) if self._names_matter or self.tracer is not None else None
         for target in targets:
-            if target is host:
-                continue
-            if label is None:
-                parcel = network.pass_on(host.life_name, target.name, datagram)
-                self._push(now_ns + network.delay_ns, self._arrive, target, parcel, out)
-                continue
-            parcels, reason, crossing = network.cross(host.life_name, target.name, datagram, label, now_ns)
-            if reason:
-                self.observer.fate(crossing, len(parcels))
-            if self.tracer is not None and host.life is not None:
-                self.tracer.transmit(now_ns, host.life, crossing, len(parcels), reason)
-            for delay_ns, parcel in parcels:
-                said = out if parcel[0] is datagram else _decoded(parcel[0])
-                self._push(now_ns + delay_ns, self._arrive, target, parcel, said)
+            if target is not host:
+                parcels, reason, crossing = network.cross(source, target.name, datagram, label, now_ns)
+                if reason or self.tracer is not None:
+                    self._note_fate(host, crossing, out, len(parcels), reason)
+                for delay_ns, parcel in parcels:
+                    said = out if parcel[0] is datagram else decoded(parcel[0])
+                    self._serial += 1
+                    heappush(heap, (now_ns + delay_ns, self._serial, self._arrive, (target, parcel, said)))
+
+    def _note_fate(self, host: Host, crossing: Crossing, out: Datagram, copies: int, reason: str) -> None:
+        """Tell who looks on what became of a crossing."""
+        if reason and not copies:
+            self.observer.lost(crossing, label_of(out, self._name))
+        if self.tracer is not None and host.life is not None:
+            self.tracer.transmit(self.now_ns, host.life, crossing, copies, reason)
 
     def _deliver(self, host: Host, ready: Ready) -> None:
         messages = 0
         for delivery in ready.deliveries:
             content = delivery.content
             payload = content.payload if isinstance(content, Run) else content
-            self._log.extend((delivery.first, delivery.origin.node << 3 | _DELIVER, crc32(payload)))
+            self._log.append(delivery.first)
+            self._log.append(crc32(payload, delivery.origin.node << 3 | _DELIVER))
             messages += delivery.message_count
             if self.keep:
                 host.received.setdefault(self._name(delivery.origin), []).extend(delivery.messages())
@@ -574,13 +583,6 @@ class World:
         host.life.unconsumed -= messages
         self._call(host, "consume", host.member.consumed, messages)
         self._read_on(host)
-
-
-def _decoded(datagram: bytes) -> Datagram | None:
-    try:
-        return decode(datagram)
-    except RemoteProtocolError:
-        return None
 
 
 _ACTIONS: dict[type, Any] = {
