@@ -2,7 +2,7 @@
 
 On sending out of band: the message gets a number of its own kind, which never restarts, and goes out at once, however
 full the window is; at most ``max_out_of_band`` may wait for acks, more have to wait their turn. It is for those that
-are members at that time.
+are members when it goes out, or for one member.
 
 On reception: what was not delivered before is delivered, in no order, across views (OL-12); in any case it is
 acknowledged, for the last ack may have been lost. The floor says what nobody will send again, and can be forgotten.
@@ -10,6 +10,9 @@ acknowledged, for the last ack may have been lost. The floor says what nobody wi
 On an ack from P: P is done with these numbers. When nobody is left, the message is forgotten and reported.
 
 Every interval: what P has not acknowledged is sent to it again, until it has, or has left (OL-20).
+
+On a view without P: nobody waits for P any more. A message to P alone is reported as not acknowledged; one to P that
+waited its turn is given up. Numbers, pending messages and what was delivered all go on (I-19).
 
 An unreliable message is sent once and delivered whenever it arrives.
 """
@@ -20,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges
-from gapless.core.ready import OUT_OF_BAND, UNRELIABLE, Accepted, Acknowledged, Delivery, GivenUp
+from gapless.core.ready import OUT_OF_BAND, UNRELIABLE, Accepted, Acknowledged, Delivery, GivenUp, Unacknowledged
 from gapless.run import NOT_BACK, Run
 from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable
 
@@ -43,17 +46,27 @@ _SPANS = 4
 class _Pending(NamedTuple):
     run: Run
     ticket: int
+    to: Address | None
     missing: set[Address]
     again_ns: int
     interval_ns: int
 
 
-class _Queued(NamedTuple):
-    ticket: int
-    messages: tuple[bytes, ...]
-    flags: int
-    to: Address | None
-    deadline_ns: int | None
+class _Queued:
+    """One send that waits its turn: how many of its messages have gone out, and the number of the first."""
+
+    __slots__ = ("deadline_ns", "first", "flags", "messages", "taken", "ticket", "to")
+
+    def __init__(
+        self, ticket: int, messages: Sequence[bytes], flags: int, to: Address | None, deadline_ns: int | None
+    ) -> None:
+        self.ticket = ticket
+        self.messages = tuple(messages)
+        self.flags = flags
+        self.to = to
+        self.deadline_ns = deadline_ns
+        self.taken = 0
+        self.first = 0
 
 
 class Aside:
@@ -67,6 +80,7 @@ class Aside:
         self._members: tuple[Address, ...] = ()
         self._high = 0
         self._pending: dict[int, _Pending] = {}
+        # What is still to be acknowledged of each send; while some of it has not even gone out, a zero is in the set.
         self._open: dict[int, set[int]] = {}
         self._queue: deque[_Queued] = deque()
         self._seen: dict[Address, list[Range]] = {}
@@ -82,48 +96,51 @@ class Aside:
         deadline_ns: int | None,
         context: Context,
     ) -> None:
-        """Send ``messages`` out of band, or let them wait their turn."""
-        self._queue.append(_Queued(ticket, tuple(messages), flags, to, deadline_ns))
+        """Send ``messages`` out of band, as many as may go; the rest waits its turn."""
+        self._queue.append(_Queued(ticket, messages, flags, to, deadline_ns))
+        self._open[ticket] = {0}
         self._flush(context)
 
     def has_room(self, messages: Sequence[bytes]) -> bool:
         """Return whether as many messages could go out at once."""
-        return not self._queue and (not self._pending or self._fits(len(messages)))
+        return not self._queue and len(messages) <= self._room
 
-    def _fits(self, messages: int) -> bool:
-        """Return whether ``messages`` more may go out; receivers remember numbers from the oldest pending one on."""
+    @property
+    def _room(self) -> int:
+        """How many messages may go out now; receivers remember numbers from the oldest pending one on."""
         most = self.config.max_out_of_band
-        span = self._high - self._floor(self._high)
-        return len(self._pending) + messages <= most and span + messages <= _SPANS * most
+        span = self._high - self._floor(self._high + 1)
+        return max(0, min(most - len(self._pending), _SPANS * most - span))
 
     def _flush(self, context: Context) -> None:
-        while self._queue:
+        while self._queue and (room := self._room):
             head = self._queue[0]
-            if self._pending and not self._fits(len(head.messages)):
-                return
-            self._queue.popleft()
-            self._send(head, context)
+            messages = head.messages[head.taken : head.taken + room]
+            self._send(head, messages, context)
+            if head.taken == len(head.messages):
+                self._queue.popleft()
+                context.event(Accepted(head.ticket, head.first, self._high))
+                self._open[head.ticket].discard(0)
+                self._report(head.ticket, context)
 
-    def _send(self, queued: _Queued, context: Context) -> None:
-        first = self._high + 1
+    def _send(self, queued: _Queued, messages: Sequence[bytes], context: Context) -> None:
+        queued.first = queued.first or self._high + 1
+        queued.taken += len(messages)
         targets = {queued.to} if queued.to is not None else set(self._members)
-        context.event(Accepted(queued.ticket, first, first + len(queued.messages) - 1))
         own = self.me in targets and not queued.flags & NOT_BACK
         missing = targets - {self.me}
         interval_ns = self.config.tail_delay_ns
-        self._open[queued.ticket] = set()
-        for message in queued.messages:
+        for message in messages:
             self._high += 1
             run = Run.of(self.me, self._high, (message,), queued.flags & NOT_BACK, self.view, context.now_ns)
             context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
             if missing:
                 again_ns = context.now_ns + interval_ns
-                self._pending[run.first] = _Pending(run, queued.ticket, set(missing), again_ns, interval_ns)
+                self._pending[run.first] = _Pending(run, queued.ticket, queued.to, set(missing), again_ns, interval_ns)
                 self._open[queued.ticket].add(run.first)
                 context.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
             if own:
                 self._hand_out(Delivery(self.me, run.first, run.last, run, OUT_OF_BAND), context)
-        self._report(queued.ticket, context)
 
     def _floor(self, seqno: int) -> int:
         return min(next(iter(self._pending), seqno), seqno) - 1
@@ -156,10 +173,15 @@ class Aside:
         queued = next((queued for queued in self._queue if queued.ticket == ticket), None)
         if queued is None:
             return False
-        self._queue.remove(queued)
-        context.event(GivenUp(ticket, 0, reason))
+        self._withdraw(queued, reason, context)
         self._flush(context)
         return True
+
+    def _withdraw(self, queued: _Queued, reason: str, context: Context) -> None:
+        """Take a send out of the queue; what has gone out of it is still seen to, but not reported any more."""
+        self._queue.remove(queued)
+        del self._open[queued.ticket]
+        context.event(GivenUp(queued.ticket, queued.taken, reason))
 
     @property
     def deadline_ns(self) -> int | None:
@@ -207,8 +229,9 @@ class Aside:
         pending.missing.discard(peer)
         if not pending.missing:
             del self._pending[seqno]
-            self._open[pending.ticket].discard(seqno)
-            self._report(pending.ticket, context)
+            if pending.ticket in self._open:
+                self._open[pending.ticket].discard(seqno)
+                self._report(pending.ticket, context)
 
     # On a view, every interval
 
@@ -216,10 +239,16 @@ class Aside:
         """Wait no more for those that have left; remember what others sent, for they may come back."""
         self.view = number
         self._members = tuple(members)
+        for queued in [queued for queued in self._queue if queued.to is not None and queued.to not in self._members]:
+            self._withdraw(queued, "departed", context)
         for seqno, pending in list(self._pending.items()):
+            if pending.to is not None and pending.to not in self._members:
+                del self._pending[seqno]
+                if self._open.pop(pending.ticket, None) is not None:
+                    context.event(Unacknowledged(pending.ticket, (pending.to,)))
+                continue
             for peer in pending.missing.difference(self._members):
-                if seqno in self._pending:
-                    self._done(seqno, peer, context)
+                self._done(seqno, peer, context)
         gone = [origin for origin in self._seen if origin not in self._members]
         for origin in gone[: max(0, len(self._seen) - _MOST_PEERS)]:
             del self._seen[origin]
@@ -250,17 +279,30 @@ class Aside:
         return not self._pending and not self._queue
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state as a hashable value, without times."""
-        pending = tuple((seqno, entry.run, tuple(sorted(entry.missing))) for seqno, entry in self._pending.items())
+        """Return the state as a hashable value, without times; sends are named by their order."""
+        names = {ticket: -at for at, ticket in enumerate(self._open, 1)}
+        pending = tuple(
+            (seqno, entry.run, names.get(entry.ticket, 0), entry.to, tuple(sorted(entry.missing)))
+            for seqno, entry in self._pending.items()
+        )
+        queue = tuple(
+            (names[queued.ticket], queued.messages, queued.flags, queued.to, queued.taken, queued.first)
+            for queued in self._queue
+        )
         seen = tuple((origin, *found) for origin, found in self._seen.items())
-        return (self._high, pending, tuple(queued.messages for queued in self._queue), seen)
+        return (self._high, pending, queue, seen)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
-        """Become what ``snapshot`` says, with everything due; tickets are numbered anew."""
+        """Become what ``snapshot`` says, with everything due and no deadline; tickets are numbered anew."""
         self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
-        self._pending, self._open = {}, {}
-        for seqno, run, missing in pending:  # type: ignore[attr-defined]
-            self._pending[seqno] = _Pending(run, -seqno, set(missing), 0, self.config.tail_delay_ns)
-            self._open[-seqno] = {seqno}
-        self._queue = deque(_Queued(0, messages, 0, None, None) for messages in queue)  # type: ignore[attr-defined]
+        self._pending, self._open, self._queue = {}, {}, deque()
+        for seqno, run, ticket, to, missing in pending:  # type: ignore[attr-defined]
+            self._pending[seqno] = _Pending(run, ticket, to, set(missing), 0, self.config.tail_delay_ns)
+            if ticket:
+                self._open.setdefault(ticket, set()).add(seqno)
+        for ticket, messages, flags, to, taken, first in queue:  # type: ignore[attr-defined]
+            queued = _Queued(ticket, messages, flags, to, None)
+            queued.taken, queued.first = taken, first
+            self._queue.append(queued)
+            self._open.setdefault(ticket, set()).add(0)
         self._seen = {origin: list(found) for origin, *found in seen}  # type: ignore[attr-defined]

@@ -53,7 +53,10 @@ class Early:
         return True
 
     def keep_later(self, frame: Data) -> bool:
-        """Keep a message of a later view; return whether there was room."""
+        """Keep a message of a later view; return whether there was room for it, or it is here already."""
+        run = frame.run
+        if any((run.origin, run.first, frame.epoch) == (k.run.origin, k.run.first, k.epoch) for k in self._later):
+            return True
         if len(self._later) >= self.config.become_server_queue_size and self.config.retransmits:
             return False
         self._later.append(frame)

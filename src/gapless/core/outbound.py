@@ -183,7 +183,8 @@ class Outbound:
             self.release(context, "ack")
 
     def on_stable(self, seqno: int, context: Context) -> None:
-        """Take in that everybody has delivered up to ``seqno``."""
+        """Take in that everybody has delivered up to ``seqno``; never beyond what was delivered here (N7-19)."""
+        seqno = min(seqno, self.window.delivered)
         if seqno > self.stable:
             self.stable = seqno
             self.release(context, "stable")
@@ -205,7 +206,8 @@ class Outbound:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged)
             self._watch(context.now_ns)
         if self._tracked:
-            for ticket in [ticket for ticket, last in self._tracked.items() if last <= self.acks.minimum]:
+            known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
+            for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
                 del self._tracked[ticket]
                 context.event(Acknowledged(ticket))
         if not self._unfinished:
@@ -239,7 +241,8 @@ class Outbound:
         """Send the lowest message that is not acknowledged, marked as the first (U3-26); the rest follows by itself."""
         first = self.window.low + 1
         for run in self.window.get(first, first):
-            self._again(run, self.to, context, first=True)
+            if self.repairs.spend(run.size_bytes, context.now_ns):
+                self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
         context.step("REPAIR", self.me, run.first, run.last, peer=to, size_bytes=run.size_bytes, reason="unasked")
@@ -381,9 +384,26 @@ class Outbound:
     def end(self, context: Context) -> tuple[int, int]:
         """Report the acknowledged sends that nobody will complete; return what is not known to have arrived."""
         for ticket, last in self._tracked.items():
-            context.event(Unacknowledged(ticket, tuple(self.acks.behind(last))))
+            behind = tuple(self.acks.behind(last))
+            context.event(Unacknowledged(ticket, behind) if behind else Acknowledged(ticket))
         self._tracked = {}
-        return self.window.low + 1, self.window.high
+        return max(self.window.low, self.acks.minimum) + 1, self.window.high
+
+    def end_view(self, staying: Iterable[Address], context: Context) -> tuple[int, int]:
+        """End the stream of a view, but for what waits; return what is not known to have arrived at ``staying``.
+
+        Of a send that has gone out in part, that part belongs to the view. If it was to be acknowledged, and is not,
+        that is said here, and the rest is sent without being tracked.
+        """
+        self.acks.ack(self.me, self.window.delivered)
+        self.acks.adjust([member for member, _ in self.acks.items() if member in set(staying)], 0)
+        for waiting in self.queue.waiting():
+            part_out = waiting.flags & ACKED and waiting.taken and not waiting.given_up
+            if part_out and (behind := self.acks.behind(waiting.last)):
+                waiting.flags &= ~ACKED
+                context.event(Unacknowledged(waiting.ticket, tuple(behind)))
+        first, last = self.end(context)
+        return first, last - self.queue.restart()
 
     def follow(self, before: Outbound) -> None:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""

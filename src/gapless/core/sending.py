@@ -190,6 +190,14 @@ class SendQueue:
         self._waiting.remove(waiting)
         return GivenUp(ticket, waiting.taken, reason)
 
+    def restart(self) -> int:
+        """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
+        pieces = 0
+        for waiting in self._waiting:
+            pieces += -(-waiting.offset // (self._room_bytes - LENGTH_BYTES))
+            waiting.offset = waiting.first = waiting.last = 0
+        return pieces
+
     @property
     def tickets(self) -> list[int]:
         """The sends that wait, in order."""
