@@ -74,10 +74,11 @@ class Context:
         delivered: int = 0,
         high: int = 0,
         reason: str = "",
+        epoch: int = 0,
     ) -> None:
         """Write a row of the trace, if tracing is on."""
         if self.tracing:
-            row = Step(event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason)
+            row = Step(event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason, epoch)
             self._ready.trace.append(row)
 
     def drop(
@@ -89,10 +90,11 @@ class Context:
         *,
         peer: Address | None = None,
         message_count: int = 1,
+        epoch: int = 0,
     ) -> None:
         """Count what is dropped, under its reason."""
         self.count(f"dropped.{reason}", message_count)
-        self.step("DROPPED", origin, first, last, peer=peer, message_count=message_count, reason=reason)
+        self.step("DROPPED", origin, first, last, peer=peer, message_count=message_count, reason=reason, epoch=epoch)
 
     def ready(self, deadline_ns: int | None) -> Ready:
         """Return what has gathered, and start anew."""

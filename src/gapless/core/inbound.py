@@ -74,6 +74,7 @@ class Inbound:
         self.keeps = row.release == "stability" and not config.discard_delivered
         self.repairs = Repairs(config) if self.keeps else None
         self.ack_now = False
+        self.ended = False
         self.stable = 0
         self.taken = 0
         self.taken_bytes = 0
@@ -113,11 +114,27 @@ class Inbound:
         added = window.add(run)
         if added.accepted:
             self.gaps.arrived(run, repair, context.now_ns)
-            context.step("STORE", self.origin, run.first, run.last, peer=self.origin, message_count=added.accepted)
+            context.step(
+                "STORE",
+                self.origin,
+                run.first,
+                run.last,
+                peer=self.origin,
+                message_count=added.accepted,
+                epoch=self.epoch,
+            )
         if added.accepted < run.count:
             for reason in ("duplicate", "old", "far", "full"):
                 if count := getattr(added, reason):
-                    context.drop(reason, self.origin, run.first, run.last, peer=self.origin, message_count=count)
+                    context.drop(
+                        reason,
+                        self.origin,
+                        run.first,
+                        run.last,
+                        peer=self.origin,
+                        message_count=count,
+                        epoch=self.epoch,
+                    )
             if added.duplicate or added.old:
                 self.owed.again(run.flags & ACKED != 0)
 
@@ -126,13 +143,15 @@ class Inbound:
         if len(self._early) < self.config.become_server_queue_size or not self.config.retransmits:
             self._early.append((run, repair))
         else:
-            context.drop("early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count)
+            context.drop(
+                "early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count, epoch=self.epoch
+            )
 
     # On reception of a tail, of "gone"
 
     def on_tail(self, tail: Tail, me: Address, context: Context) -> None:
         """Take an announcement in; an ack goes out at once. A start counts only if it is meant for this life."""
-        context.step("TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high)
+        context.step("TAIL_IN", self.origin, peer=self.origin, low=tail.low, high=tail.high, epoch=self.epoch)
         if self.window is None:
             if tail.start is None or tail.reader != me.incarnation:
                 return
@@ -167,17 +186,21 @@ class Inbound:
     def on_stable(self, seqno: int, high: int) -> None:
         """Forget what everybody has delivered; what exists up to ``high`` and is not here is a gap (R-09)."""
         if self.window is not None:
-            self.stable = max(self.stable, seqno)
+            self.stable = max(self.stable, min(seqno, self.window.delivered))
             if self.keeps:
                 self.window.purge(seqno)
-            if self.config.retransmits:
-                self.announced = max(self.announced, high)
+            self.hint(high)
+
+    def hint(self, high: int) -> None:
+        """Take in that somebody knows the stream to go up to ``high``; with retransmission off it is of no use."""
+        if self.config.retransmits:
+            self.announced = max(self.announced, high)
 
     def answer(self, peer: Address, asked: Sequence[Range], context: Context) -> None:
         """Send what ``peer`` asks for, as far as it is kept here, in the place of the origin."""
         window, repairs = self.window, self.repairs
         for first, last in asked:
-            context.step("NAK_IN", self.origin, first, last, peer=peer)
+            context.step("NAK_IN", self.origin, first, last, peer=peer, epoch=self.epoch)
         if window is not None and repairs is not None:
             here = ranges.minus(ranges.within(asked, window.low + 1, window.high), window.missing())
             send_repairs(repairs, window, peer, here, self.epoch, self.origin, context)
@@ -186,9 +209,10 @@ class Inbound:
         first = window.delivered + 1
         if first > self.gone or window.next_is_there:
             return
-        pristine = window.delivered == self.start
+        # A connection starts where its sender says, and that is never below what this member has acknowledged.
+        pristine = window.delivered == self.start and self.kind == GROUP
         last = self.gone if pristine else window._free(first, self.gone, 1)[0][1]
-        context.step("GONE_IN", self.origin, first, last, peer=self.origin)
+        context.step("GONE_IN", self.origin, first, last, peer=self.origin, epoch=self.epoch)
         if dropped := window.skip_to(last):
             context.count("dropped.gone", dropped)
         self.pieces.clear()
@@ -271,7 +295,7 @@ class Inbound:
         if self.gaps.due_ns is None or self.gaps.due_ns > context.now_ns:
             return
         if not self.config.retransmits:
-            self._report_stall(context)
+            self._watch_stall(context)
             return
         if self.window is None:
             self._ask_start(context)
@@ -286,12 +310,19 @@ class Inbound:
             part = tuple(wanted[at : at + per_frame])
             context.transmit(to, Nak(self.origin, part, self.epoch))
         for first, last in wanted:
-            context.step("NAK_OUT", self.origin, first, last, peer=to)
+            context.step("NAK_OUT", self.origin, first, last, peer=to, epoch=self.epoch)
         context.count("naks.seqnos", ranges.count(wanted))
 
-    def _report_stall(self, context: Context) -> None:
-        """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts."""
+    def _watch_stall(self, context: Context) -> None:
+        """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts.
+
+        A gap that opened after the one that was watched, which has closed, has its own time to close.
+        """
         seqno = 0 if self.window is None else self.window.delivered + 1
+        if seqno > self.gaps.remembered:
+            self.gaps.close()
+            self.look_for_gaps(context.now_ns)
+            return
         context.event(Stalled(self.origin, seqno, self.gaps.noticed_ns))
         context.count("stalls")
         self.gaps.watch_on(context.now_ns)
@@ -321,7 +352,7 @@ class Inbound:
             return
         self.ack_now = False
         self.owed.settle(context.now_ns)
-        context.step("ACK_OUT", self.origin, last=window.delivered, peer=self.origin)
+        context.step("ACK_OUT", self.origin, last=window.delivered, peer=self.origin, epoch=self.epoch)
         ack = Ack(self.origin, window.delivered, self.config.receive_buffer_bytes, self.epoch)
         context.transmit(self.origin, ack)
 

@@ -124,7 +124,8 @@ class Outbound:
         run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.now_ns)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
-        context.step("SEND", self.me, run.first, run.last, size_bytes=run.size_bytes)
+        if self.to != self.me:
+            context.step("SEND", self.me, run.first, run.last, size_bytes=run.size_bytes, epoch=self.epoch)
         if self.to is None:
             context.transmit(None, Data(run, False, self.epoch))
         elif self.to != self.me:
@@ -164,9 +165,9 @@ class Outbound:
     def on_ack(self, peer: Address, seqno: int, buffer_bytes: int, context: Context) -> None:
         """Take an ack of ``peer`` in."""
         if seqno > self.window.high:
-            context.drop("ack beyond high", self.me, seqno, seqno, peer=peer)
+            context.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
-        context.step("ACK_IN", self.me, last=seqno, peer=peer)
+        context.step("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
         if self._buffers.get(peer) != buffer_bytes:
             self._buffers[peer] = buffer_bytes
             self.limit_bytes(self._senders)
@@ -203,7 +204,7 @@ class Outbound:
         low = self.window.low
         purged = self.window.purge(self.acks.minimum if self.row.release == "acks" else self.stable)
         if self.window.low > low:
-            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged)
+            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
             self._watch(context.now_ns)
         if self._tracked:
             known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
@@ -224,7 +225,7 @@ class Outbound:
     def on_nak(self, peer: Address, asked: Sequence[Range], context: Context) -> None:
         """Answer a nak of ``peer``."""
         for first, last in asked:
-            context.step("NAK_IN", self.me, first, last, peer=peer)
+            context.step("NAK_IN", self.me, first, last, peer=peer, epoch=self.epoch)
         if not asked:
             if self.to is None:
                 self.tell_start(peer, context)
@@ -232,7 +233,7 @@ class Outbound:
                 self._send_first(context)
             return
         if asked[0][0] <= self.window.low:
-            context.step("GONE_OUT", self.me, last=self.window.low, peer=peer)
+            context.step("GONE_OUT", self.me, last=self.window.low, peer=peer, epoch=self.epoch)
             context.transmit(peer, Gone(self.me, self.window.low, self.epoch))
         alive = ranges.within(asked, self.window.low + 1, self.window.high)
         send_repairs(self.repairs, self.window, peer, alive, self.epoch, self.me, context)
@@ -245,13 +246,22 @@ class Outbound:
                 self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
-        context.step("REPAIR", self.me, run.first, run.last, peer=to, size_bytes=run.size_bytes, reason="unasked")
+        context.step(
+            "REPAIR",
+            self.me,
+            run.first,
+            run.last,
+            peer=to,
+            size_bytes=run.size_bytes,
+            reason="unasked",
+            epoch=self.epoch,
+        )
         context.transmit(to, Data(run, True, self.epoch, first))
         context.count("sent.repair")
 
     def tell_start(self, peer: Address, context: Context) -> None:
         """Tell ``peer`` where this stream starts for it."""
-        context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high)
+        context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high, epoch=self.epoch)
         start, reader = self.starts[peer], peer.incarnation
         context.transmit(peer, Tail(self.me, self.window.low, self.window.high, start, reader, self.epoch))
 
@@ -328,7 +338,7 @@ class Outbound:
             to = behind[0] if len(behind) == 1 else None
         else:
             to = None
-        context.step("TAIL_OUT", self.me, peer=to, low=window.low, high=window.high)
+        context.step("TAIL_OUT", self.me, peer=to, low=window.low, high=window.high, epoch=self.epoch)
         context.transmit(to, Tail(self.me, window.low, window.high, None, 0, self.epoch))
 
     def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:

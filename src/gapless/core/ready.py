@@ -190,6 +190,7 @@ class Step(NamedTuple):
     delivered: int = 0
     high: int = 0
     reason: str = ""
+    epoch: int = 0
 
 
 @dataclass(slots=True)

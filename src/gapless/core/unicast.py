@@ -3,23 +3,28 @@
 A connection is a stream like the one to the group (outbound.py, inbound.py) with one receiver, named by an epoch: a
 64-bit number that its sender draws when it opens the connection, and that every frame of it carries.
 
-On sending to P: the open connection to P is used; one that is closing is open again by that (U3-17); if there is none,
-a new epoch begins, and its first message says that it is the first.
+On sending to P: the open connection to P is used; if there is none, a new epoch begins, and its first message says
+that it is the first. A message that gets its number opens a closing connection again (U3-17); one that has to wait for
+room does not, or trying alone would keep a dead connection alive.
 
-On reception of data of a known epoch: as in inbound.py. Of an unknown one: the first message opens it, in the place of
-any older one. Other messages are kept, a few of them, and the sender is asked for the first, after a grace and not too
-often; it sends its lowest unacknowledged message, marked as the first. An epoch older than the known one is believed
-only if its sender confirms it by answering that question: the frames of a former connection may still be flying, but a
-restarted sender may have a clock that went back (P-07).
+On reception of data of the present epoch: as in inbound.py. Of another one, if there is no present one: the first
+message opens it. Other messages are kept, a few of them, and the sender is asked for the first, after a grace and not
+too often; it sends its lowest unacknowledged message, marked as the first.
 
-On CLOSE with the same epoch: the connection is over, and nothing of it is taken any more.
+On reception of data of another epoch than the present one: it is kept in the same way, and takes the place of the
+present one only if its sender answers. Which number is higher says nothing: frames of a former connection may still be
+flying, and the clock of a sender that was restarted may have gone back (P-07).
 
-Every interval: an idle connection is closing after ``conn_expiry_timeout``; what is unacknowledged is still sent again.
-After ``conn_close_timeout`` it is closed and removed; its sender says CLOSE. What was not acknowledged, or not even
-sent, is reported, never lost in silence.
+On CLOSE with the same epoch: the connection is over, and nothing of it is taken any more. What asks for a connection
+that does not exist gets CLOSE as the answer.
+
+Every interval: a connection without activity is closing after ``conn_expiry_timeout``; what is unacknowledged is still
+sent again. After ``conn_close_timeout`` without activity it is closed and removed; its sender says CLOSE. What was not
+acknowledged, or not even sent, is reported, never lost in silence. Activity is data, and for the sender any answer.
 
 Of a connection that a receiver has removed, the end is remembered (a tombstone): it goes on there if the sender does,
-and nothing is delivered twice (P-05).
+and nothing is delivered twice (P-05). A receiver does not remove what the application has no room for, nor a message
+of which it holds some pieces.
 
 On a view without P: the connections with P end at once. Nothing is sent to one that has left (P-15).
 """
@@ -31,7 +36,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.inbound import Inbound
 from gapless.core.outbound import Outbound
-from gapless.core.ready import Connected, Discarded, Undelivered
+from gapless.core.pieces import Pieces
+from gapless.core.ready import ONE, Connected, Discarded, Undelivered
 from gapless.wire.frames import CONNECTION, Ack, Close, Data, Nak, Tail
 
 if TYPE_CHECKING:
@@ -49,7 +55,6 @@ _MOST_TOMBSTONES = 4096
 """Ended connections that are remembered."""
 _MOST_QUESTIONS = 8
 """How often the first message of a connection is asked for before what is kept of it is dropped."""
-_EPOCH_BITS = 63
 _DRAWN_BITS = 20
 
 
@@ -84,10 +89,11 @@ class _Entry:
 
 
 class Outgoing(_Entry):
-    """The sending end."""
+    """The sending end; ``pieces`` puts together what a member sends to itself."""
 
-    __slots__ = ()
+    __slots__ = ("pieces",)
     stream: Outbound
+    pieces: Pieces
 
 
 class Incoming(_Entry):
@@ -98,21 +104,27 @@ class Incoming(_Entry):
 
 
 class _Unknown:
-    """Messages of an epoch whose first message is not known."""
+    """Messages of an epoch that its sender has not confirmed; how often it was asked to, and when it is next."""
 
-    __slots__ = ("asked_ns", "due_ns", "epoch", "frames", "tries")
+    __slots__ = ("due_ns", "epoch", "frames", "tries")
 
     def __init__(self, epoch: int, due_ns: int) -> None:
         self.epoch = epoch
         self.frames: list[Data] = []
         self.due_ns = due_ns
-        self.asked_ns: int | None = None
         self.tries = 0
+
+    @property
+    def opening(self) -> Data | None:
+        """The first message of the connection, if it is here."""
+        return next((frame for frame in self.frames if frame.first), None)
 
 
 class _Tombstone(NamedTuple):
+    """Where a removed connection goes on, unless its sender has said that it is over."""
+
     resume: int
-    revivable: bool
+    closed: bool
 
 
 class Connections:
@@ -126,7 +138,9 @@ class Connections:
         self._rng = rng
         self._tickets = tickets
         self._credit = credit
+        self.buried: list[tuple[Address, int]] = []
         self._unknown: dict[Address, _Unknown] = {}
+        self._asked_ns: dict[Address, int] = {}
         self._ended: dict[tuple[Address, int], _Tombstone] = {}
         self._last_epoch = CONNECTION
         self.view = 0
@@ -145,16 +159,23 @@ class Connections:
         """Return the stream to ``to``, a new one if there is none."""
         entry = self.outgoing.get(to)
         if entry is None:
-            entry = self.outgoing[to] = Outgoing(context.now_ns)
-            entry.stream = Outbound(
-                self.me, self.config, self.config.unicast_row, self._tickets, self._new_epoch(context.now_ns), to
-            )
-            entry.stream.view = self.view
-            entry.stream.connect()
-            context.event(Connected(to, entry.state, True))
-        elif entry.touch(context.now_ns):
+            entry = self._new_outgoing(to, self._new_epoch(context.now_ns), context.now_ns)
             context.event(Connected(to, entry.state, True))
         return entry.stream
+
+    def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> Outgoing:
+        config = self.config
+        entry = self.outgoing[to] = Outgoing(now_ns)
+        entry.stream = Outbound(self.me, config, config.unicast_row, self._tickets, epoch, to)
+        entry.stream.view = self.view
+        entry.stream.connect()
+        entry.pieces = Pieces(config.max_message_bytes, ONE, epoch)
+        return entry
+
+    def touch(self, to: Address, context: Context) -> None:
+        """Note that a message to ``to`` has got its number: a connection that was closing is open again."""
+        if self.outgoing[to].touch(context.now_ns):
+            context.event(Connected(to, State.OPEN, True))
 
     def _new_epoch(self, now_ns: int) -> int:
         """Return an epoch that is newer than all before: the time in milliseconds or so, and some drawn bits."""
@@ -172,10 +193,9 @@ class Connections:
 
     def on_frame(self, sender: Address, frame: Data | Tail | Gone | Close, context: Context) -> Inbound | None:
         """Take in what ``sender`` says of its connection to this member; return its stream if it may have moved."""
-        entry = self.incoming.get(sender)
         if isinstance(frame, Close):
-            self._on_close(sender, frame.epoch, context)
-            return None
+            return self._on_close(sender, frame.epoch, context)
+        entry = self.incoming.get(sender)
         if entry is None or entry.stream.epoch != frame.epoch:
             entry = self._meet(sender, frame, context)
             if entry is None:
@@ -192,89 +212,115 @@ class Connections:
 
     def _meet(self, sender: Address, frame: Data | Tail | Gone, context: Context) -> Incoming | None:
         """Decide about a frame of an epoch that is not the present one; return the entry if it is from now on."""
-        epoch = frame.epoch
-        ended = self._ended.get((sender, epoch))
-        if ended is not None and not ended.revivable:
-            context.drop("closed", sender, peer=sender)
+        ended = self._ended.get((sender, frame.epoch))
+        if ended is not None and ended.closed:
+            self._drop("closed", sender, frame, context)
             return None
-        present = self.incoming.get(sender)
-        older = present is not None and epoch < present.stream.epoch
-        if ended is not None and not older:
-            return self._open(sender, epoch, ended.resume, context)
-        if isinstance(frame, Data) and frame.first and (not older or self._answered(sender, frame)):
-            return self._open(sender, epoch, frame.run.first - 1, context)
-        self._hold(sender, frame, context, older=older)
-        return None
+        opening = isinstance(frame, Data) and frame.first
+        if sender in self.incoming:
+            confirmed = opening and self._answers(sender, frame)
+        else:
+            confirmed = opening or ended is not None
+        if not confirmed:
+            self._hold(sender, frame, context)
+            return None
+        return self._open(sender, frame.epoch, frame, context)
 
-    def _answered(self, sender: Address, frame: Data) -> bool:
+    def _answers(self, sender: Address, frame: Data | Tail | Gone) -> bool:
         """Return whether ``frame`` is the answer to the question for the first message of its epoch."""
         unknown = self._unknown.get(sender)
-        return frame.repair and unknown is not None and unknown.epoch == frame.epoch and unknown.asked_ns is not None
+        asked = unknown is not None and unknown.epoch == frame.epoch and unknown.tries > 0
+        return asked and isinstance(frame, Data) and frame.repair
 
-    def _open(self, sender: Address, epoch: int, start: int, context: Context) -> Incoming:
-        self._bury(sender, context, revivable=False)
+    def _open(self, sender: Address, epoch: int, frame: Data | Tail | Gone, context: Context) -> Incoming:
+        """Let ``epoch`` be the present one; it starts with ``frame``, or behind what was delivered of it before."""
+        self._bury(sender, context)
+        ended = self._ended.pop((sender, epoch), None)
+        start = 0 if ended is None else ended.resume
+        if isinstance(frame, Data) and frame.first:
+            start = max(start, frame.run.first - 1)
         entry = self.incoming[sender] = Incoming(context.now_ns)
         entry.stream = Inbound(sender, self.config, self.config.unicast_row, self._rng, start, 0, epoch)
-        self._ended.pop((sender, epoch), None)
         context.event(Connected(sender, entry.state, False))
-        unknown = self._unknown.pop(sender, None)
+        unknown = self._unknown.get(sender)
         if unknown is not None and unknown.epoch == epoch:
-            for frame in unknown.frames:
-                entry.stream.on_data(frame.run, frame.repair, context)
-        elif unknown is not None:
-            self._drop_early(sender, unknown, context)
+            del self._unknown[sender]
+            for early in unknown.frames:
+                entry.stream.on_data(early.run, early.repair, context)
         return entry
 
-    def _hold(self, sender: Address, frame: Data | Tail | Gone, context: Context, *, older: bool) -> None:
-        """Keep a message that came before the first of its epoch, and plan to ask for that."""
+    def _hold(self, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+        """Keep a message of an epoch that is not confirmed, and plan to ask for its first; the newest epoch is kept."""
         unknown = self._unknown.get(sender)
-        if unknown is None or unknown.epoch != frame.epoch:
-            if unknown is not None and (older or unknown.epoch > frame.epoch):
-                context.drop("early", sender, peer=sender)
-                return
-            if unknown is not None:
-                self._drop_early(sender, unknown, context)
-            unknown = self._unknown[sender] = _Unknown(frame.epoch, context.now_ns + self.config.min_grace_ns)
+        if unknown is not None and unknown.epoch > frame.epoch:
+            self._drop("early", sender, frame, context)
+            return
+        if unknown is None or unknown.epoch < frame.epoch:
+            self._forget_unknown(sender, context)
+            due_ns = context.now_ns + self.config.min_grace_ns
+            if sender in self._asked_ns:
+                due_ns = max(due_ns, self._asked_ns[sender] + self.config.sync_min_interval_ns)
+            unknown = self._unknown[sender] = _Unknown(frame.epoch, due_ns)
         if not isinstance(frame, Data):
             return
-        if older or (len(unknown.frames) >= self.config.become_server_queue_size and self.config.retransmits):
-            context.drop("early", sender, frame.run.first, frame.run.last, peer=sender, message_count=frame.run.count)
-        else:
+        config = self.config
+        most = config.become_server_queue_size if config.retransmits else config.capacity
+        if len(unknown.frames) < most:
             unknown.frames.append(frame)
+        else:
+            self._drop("early", sender, frame, context)
+
+    def _forget_unknown(self, sender: Address, context: Context) -> None:
+        """Drop what is kept of an epoch that is not confirmed, if there is one."""
+        unknown = self._unknown.pop(sender, None)
+        for frame in () if unknown is None else unknown.frames:
+            self._drop("early", sender, frame, context)
 
     @staticmethod
-    def _drop_early(sender: Address, unknown: _Unknown, context: Context) -> None:
-        for frame in unknown.frames:
+    def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+        if isinstance(frame, Data):
             run = frame.run
-            context.drop("early", sender, run.first, run.last, peer=sender, message_count=run.count)
+            context.drop(reason, sender, run.first, run.last, peer=sender, message_count=run.count, epoch=CONNECTION)
+        else:
+            context.drop(reason, sender, peer=sender, epoch=CONNECTION)
 
-    def _on_close(self, sender: Address, epoch: int, context: Context) -> None:
-        unknown = self._unknown.get(sender)
+    def _on_close(self, sender: Address, epoch: int, context: Context) -> Inbound | None:
+        """End a connection as its sender says; return the stream of the next one if its first message is here."""
+        entry, unknown = self.incoming.get(sender), self._unknown.get(sender)
         if unknown is not None and unknown.epoch == epoch:
-            self._drop_early(sender, self._unknown.pop(sender), context)
-            return
-        entry = self.incoming.get(sender)
-        if entry is None or entry.stream.epoch != epoch:
-            context.drop("connection", sender, peer=sender)
-            return
-        self._bury(sender, context, revivable=False)
+            self._forget_unknown(sender, context)
+            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+        elif entry is not None and entry.stream.epoch == epoch:
+            self._bury(sender, context, closed=True)
+            if unknown is not None and unknown.opening is not None:
+                return self._open(sender, unknown.epoch, unknown.opening, context).stream
+        elif (sender, epoch) in self._ended:
+            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+        else:
+            context.drop("connection", sender, peer=sender, epoch=CONNECTION)
+        return None
+
+    def _resume(self, sender: Address, epoch: int) -> int:
+        ended = self._ended.get((sender, epoch))
+        return 0 if ended is None else ended.resume
 
     def on_own(self, sender: Address, frame: Ack | Nak, context: Context) -> None:
         """Take in what ``sender`` says of the connection from this member to it."""
         entry = self.outgoing.get(sender)
         if entry is None or entry.stream.epoch != frame.epoch:
-            context.drop("connection", self.me, peer=sender)
-            if isinstance(frame, Nak) and not frame.ranges:
+            context.drop("connection", self.me, peer=sender, epoch=CONNECTION)
+            if isinstance(frame, Nak):
                 context.transmit(sender, Close(self.me, frame.epoch))
             return
         stream = entry.stream
+        entry.since_ns = context.now_ns
         if isinstance(frame, Nak):
             stream.on_nak(sender, frame.ranges, context)
-        else:
-            low = stream.window.low
-            stream.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
-            if stream.window.low > low:
-                entry.since_ns = context.now_ns
+            return
+        high = stream.window.high
+        stream.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
+        if stream.window.high > high:
+            self.touch(sender, context)
 
     # Closing
 
@@ -304,7 +350,7 @@ class Connections:
             context.transmit(peer, Close(self.me, stream.epoch))
         context.event(Connected(peer, entry.state, True))
 
-    def _bury(self, peer: Address, context: Context, *, revivable: bool) -> None:
+    def _bury(self, peer: Address, context: Context, *, closed: bool = False, say: bool = False) -> None:
         """Remove the connection from ``peer``; deliver what is consecutive, and remember where it ended."""
         entry = self.incoming.pop(peer, None)
         if entry is None:
@@ -313,23 +359,30 @@ class Connections:
         stream = entry.stream
         if discarded := stream.abandon(self._credit, context):
             context.event(Discarded(peer, discarded))
-        if revivable and stream.owed.owed:
+        if say and stream.owed.owed:
             stream.acknowledge(context)
-        self._ended[peer, stream.epoch] = _Tombstone(stream.resume, revivable)
-        if len(self._ended) > _MOST_TOMBSTONES:
-            del self._ended[next(iter(self._ended))]
+        stream.ended = True
+        self.buried.append(stream.key)
+        self._remember(peer, stream.epoch, stream.resume, closed=closed)
         context.event(Connected(peer, entry.state, False))
 
+    def _remember(self, peer: Address, epoch: int, resume: int, *, closed: bool) -> None:
+        self._ended.pop((peer, epoch), None)
+        self._ended[peer, epoch] = _Tombstone(resume, closed)
+        if len(self._ended) > _MOST_TOMBSTONES:
+            del self._ended[next(iter(self._ended))]
+
     def install(self, number: int, members: Iterable[Address], context: Context) -> None:
-        """End the connections with those that have left."""
+        """End the connections with those that have left; nothing is sent to them any more (P-15)."""
         self.view = number
         present = set(members)
         for peer in [peer for peer in self.outgoing if peer not in present]:
             self._end_outgoing(peer, "departed", context, say=False)
         for peer in [peer for peer in self.incoming if peer not in present]:
-            self._bury(peer, context, revivable=True)
+            self._bury(peer, context)
         for peer in [peer for peer in self._unknown if peer not in present]:
-            self._drop_early(peer, self._unknown.pop(peer), context)
+            self._forget_unknown(peer, context)
+        self._asked_ns = {peer: at_ns for peer, at_ns in self._asked_ns.items() if peer in present}
         for entry in self.outgoing.values():
             entry.stream.view = number
 
@@ -347,14 +400,18 @@ class Connections:
             if self._is_due(out, context.now_ns):
                 if out.state is State.OPEN:
                     self._begin_to_close(peer, out, context)
+                elif peer == self.me and not out.stream.is_quiet:
+                    out.since_ns = context.now_ns  # only the own application has to make room
                 else:
                     self._end_outgoing(peer, "closed", context, say=peer != self.me)
         for peer, entry in list(self.incoming.items()):
             if self._is_due(entry, context.now_ns):
                 if entry.state is State.OPEN:
                     self._begin_to_close(peer, entry, context)
+                elif entry.stream.can_deliver or entry.stream.pieces.first is not None:
+                    entry.since_ns = context.now_ns  # to remove it would be to flood the application, or to lose pieces
                 else:
-                    self._bury(peer, context, revivable=True)
+                    self._bury(peer, context, say=True)
 
     def _is_due(self, entry: _Entry, now_ns: int) -> bool:
         due_ns = entry.due_ns(self.config)
@@ -370,11 +427,11 @@ class Connections:
         for peer, unknown in list(self._unknown.items()):
             if unknown.due_ns > context.now_ns:
                 continue
-            if unknown.tries >= _MOST_QUESTIONS or not self.config.retransmits:
-                self._drop_early(peer, self._unknown.pop(peer), context)
+            if unknown.tries >= _MOST_QUESTIONS:
+                self._forget_unknown(peer, context)
                 continue
             unknown.tries += 1
-            unknown.asked_ns = context.now_ns
+            self._asked_ns[peer] = context.now_ns
             unknown.due_ns = context.now_ns + self.config.sync_min_interval_ns
             context.count("first.asked")
             context.transmit(peer, Nak(peer, (), unknown.epoch))
@@ -388,33 +445,35 @@ class Connections:
             inbound.retune(config, now_ns)
 
     def snapshot(self) -> tuple[object, ...]:
-        """Return the state as a hashable value, without times; the epochs are numbered by age."""
+        """Return the state as a hashable value, without times."""
         out = tuple(
-            (to, entry.state, entry.stream.epoch, entry.stream.snapshot()) for to, entry in self.outgoing.items()
+            (to, entry.state, entry.stream.epoch, entry.stream.snapshot(), entry.pieces.snapshot())
+            for to, entry in self.outgoing.items()
         )
         into = tuple(
             (origin, entry.state, entry.stream.epoch, entry.stream.snapshot())
             for origin, entry in self.incoming.items()
         )
-        held = tuple((peer, unknown.epoch, *unknown.frames) for peer, unknown in self._unknown.items())
+        held = tuple(
+            (peer, unknown.epoch, unknown.tries > 0, *unknown.frames) for peer, unknown in self._unknown.items()
+        )
         return (out, into, held, tuple(self._ended.items()), self._last_epoch)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
         out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
-        self.outgoing, self.incoming, self._unknown = {}, {}, {}
+        self.outgoing, self.incoming, self._unknown, self._asked_ns = {}, {}, {}, {}
         row = self.config.unicast_row
-        for to, state, epoch, stream in out:  # type: ignore[attr-defined]
-            sending = self.outgoing[to] = Outgoing(0)
-            sending.state, sending.stream = state, Outbound(self.me, self.config, row, self._tickets, epoch, to)
-            sending.stream.view = self.view
-            sending.stream.connect()
+        for to, state, epoch, stream, pieces in out:  # type: ignore[attr-defined]
+            sending = self._new_outgoing(to, epoch, 0)
+            sending.state = state
             sending.stream.restore(stream)
+            sending.pieces.restore(pieces)
         for origin, state, epoch, stream in into:  # type: ignore[attr-defined]
             receiving = self.incoming[origin] = Incoming(0)
             receiving.state, receiving.stream = state, Inbound(origin, self.config, row, self._rng, 0, 0, epoch)
             receiving.stream.restore(stream)
-        for peer, epoch, *frames in held:  # type: ignore[attr-defined]
+        for peer, epoch, asked, *frames in held:  # type: ignore[attr-defined]
             unknown = self._unknown[peer] = _Unknown(epoch, 0)
-            unknown.frames = list(frames)
+            unknown.tries, unknown.frames = int(asked), list(frames)
         self._ended = dict(ended)  # type: ignore[call-overload]
