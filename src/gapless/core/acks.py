@@ -81,12 +81,13 @@ class AckTable:
 class OwedAck:
     """What a receiver owes to one origin, and when it is due; the profile's row says which rule holds."""
 
-    __slots__ = ("_config", "_messages", "_policy", "_size_bytes", "owed", "sent_ns", "threshold")
+    __slots__ = ("_config", "_messages", "_policy", "_size_bytes", "due_ns", "owed", "sent_ns", "threshold")
 
     def __init__(self, config: Config, policy: Acks) -> None:
         self.threshold = config.effective_ack_threshold
         self.owed = False
         self.sent_ns: int | None = None
+        self.due_ns = 0
         self._config = config
         self._policy = policy
         self._messages = 0
@@ -111,11 +112,17 @@ class OwedAck:
     def plan_ns(self, now_ns: int, rng: Random) -> int:
         """Return when an ack that is owed and not due at once goes out by itself."""
         config = self._config
-        if self._policy == "paced":
-            return self._next_ns(now_ns)
+        if self._policy in {"paced", "each"}:
+            self.due_ns = self._next_ns(now_ns) if self._policy == "paced" else now_ns
+            return self.due_ns
         delay_ns = config.stability_interval_ns if self._policy == "periodic" else config.ack_delay_ns
         jitter = config.jitter_percent
-        return now_ns + (delay_ns - int(delay_ns * rng.random() * jitter / 100) if jitter else delay_ns)
+        self.due_ns = now_ns + (delay_ns - int(delay_ns * rng.random() * jitter / 100) if jitter else delay_ns)
+        return self.due_ns
+
+    def rest_ns(self, now_ns: int) -> int | None:
+        """Return until when the ack waits although others go out now: where acks have a time between them, it holds."""
+        return self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
 
     def _next_ns(self, now_ns: int) -> int:
         """Return when the next ack may go out: never sooner than ``ack_gap`` after the last."""
@@ -135,3 +142,4 @@ class OwedAck:
         """Become what ``snapshot`` says."""
         self.owed, self._messages, self._size_bytes = snapshot
         self.sent_ns = None
+        self.due_ns = 0

@@ -134,6 +134,11 @@ class Gaps:
             self._noticed_ns = now_ns
 
     @property
+    def remembered(self) -> int:
+        """The highest seqno that was missing when the gap that is watched was noticed."""
+        return self._remembered
+
+    @property
     def noticed_ns(self) -> int:
         """When the gap that is watched was noticed."""
         return self._noticed_ns

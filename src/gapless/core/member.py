@@ -58,8 +58,8 @@ _MOST_FORMER = 1024
 """Departed streams of which the end is remembered, in case the same life comes back."""
 _ACTIVE_NS = 500_000_000
 """A member counts as sending for so long after its last data."""
-_WAKE_XMIT_INTERVAL = "500ms"
-"""The interval with which a stall switches retransmission on."""
+_WAKE_XMIT_INTERVAL_NS = 500_000_000
+"""The interval with which a stall switches retransmission on, or the least that the other knobs allow."""
 
 
 class Member(Streams):
@@ -82,12 +82,17 @@ class Member(Streams):
 
         With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the sender gets them too.
         """
-        mode = self._mode_of(payloads, to, mode)
+        switched = self._next_mode if mode is None and to is None else None
+        mode = mode or switched or Mode.ORDERED
         self._check_payloads(payloads, to, mode)
+        if switched is not None and len(payloads) != 1:
+            raise LocalProtocolError("a switch of the mode holds for one message: send that one alone")
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
         self._begin(now_ns)
-        flags = 0 if (self.config.loopback if loopback is None else loopback) else NOT_BACK
+        if loopback is None:
+            loopback = self.config.loopback or to is not None
+        flags = 0 if loopback else NOT_BACK
         deadline_ns = None if timeout_ns is None else now_ns + timeout_ns
         if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
             ticket = self._send_aside(payloads, flags, to, mode, deadline_ns, wait=wait)
@@ -98,6 +103,8 @@ class Member(Streams):
             self._arm_timeout()
         ready = self._finish(())
         ready.ticket = ticket
+        if switched is not None and Refused(ticket) not in ready.events:
+            self._next_mode = None
         return ready
 
     def _send_stream(
@@ -109,9 +116,14 @@ class Member(Streams):
             self._share_buffers(context.now_ns)
         else:
             stream = self.connections.open(to, context)
-            flags &= ~NOT_BACK
+            if to != self.me:
+                flags &= ~NOT_BACK
         if wait or (stream.has_room(payloads) and not context.rarely(rare.REFUSE)):
-            return stream.send(payloads, flags, deadline_ns, context)
+            high = stream.window.high
+            ticket = stream.send(payloads, flags, deadline_ns, context)
+            if to is not None and stream.window.high > high:
+                self.connections.touch(to, context)
+            return ticket
         ticket = self._tickets.take()
         context.event(Refused(ticket))
         return ticket
@@ -127,6 +139,8 @@ class Member(Streams):
         wait: bool,
     ) -> int:
         context, ticket = self._context, self._tickets.take()
+        if to is not None:
+            flags &= ~NOT_BACK
         if mode is Mode.UNRELIABLE:
             self.aside.send_unreliable(ticket, payloads, flags, to, context)
         elif wait or self.aside.has_room(payloads):
@@ -136,16 +150,11 @@ class Member(Streams):
         return ticket
 
     def switch(self, mode: Mode) -> None:
-        """Let the next message to the group, and only that one, be sent in ``mode`` (OL-04)."""
-        self._next_mode = mode
+        """Let the next message to the group, and only that one, be sent in ``mode`` (OL-04).
 
-    def _mode_of(self, payloads: Sequence[bytes], to: Address | None, mode: Mode | None) -> Mode:
-        if mode is not None or to is not None or self._next_mode is None:
-            return mode or Mode.ORDERED
-        if len(payloads) != 1:
-            raise LocalProtocolError("a switch of the mode holds for one message: send that one alone")
-        mode, self._next_mode = self._next_mode, None
-        return mode
+        A message that names a mode itself, one to a single member (OL-21), and one that is refused do not use it up.
+        """
+        self._next_mode = mode
 
     def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
         if self.view is None:
@@ -246,8 +255,18 @@ class Member(Streams):
             context.drop("own", peer=sender)
         elif self.early.keep(said, upcoming=self.view is None or sender not in self._former):
             context.step("EARLY", sender, peer=sender)
-        else:
+        elif not self._keep_of_joiner(said, context):
             context.drop("incarnation" if sender.node in self._nodes else "stranger", peer=sender)
+
+    def _keep_of_joiner(self, said: Datagram, context: Context) -> bool:
+        """Keep what one who is to join sent in a later view, where messages belong to views; return whether it is."""
+        if self.view is None or self.row.numbering != "view":
+            return False
+        found = [frame for frame in said.frames if isinstance(frame, Data) and self._epoch < frame.epoch < CONNECTION]
+        kept = [frame for frame in found if frame.run.origin == said.sender and self.early.keep_later(frame)]
+        for frame in kept:
+            context.step("EARLY", said.sender, frame.run.first, frame.run.last, peer=said.sender)
+        return bool(kept)
 
     def _take_in(self, said: Datagram, stream: Inbound, context: Context) -> Iterable[Inbound]:
         """Let every frame have its effect; return the streams that may have moved."""
@@ -400,9 +419,13 @@ class Member(Streams):
         if self._owing and context.rarely(rare.LATE_ACK):
             self._timers.arm(timers.ACK, context.now_ns + max(self.config.ack_delay_ns, 1))
             return
-        for stream in self._owing.values():
-            stream.acknowledge(context)
-        self._owing = {}
+        owing, self._owing = self._owing, {}
+        for key, stream in owing.items():
+            if (rest_ns := stream.owed.rest_ns(context.now_ns)) is None:
+                stream.acknowledge(context)
+            else:
+                self._owing[key] = stream
+                self._timers.arm_sooner(timers.ACK, rest_ns)
 
     def _ask(self, context: Context) -> None:
         """Pass over the gaps of every stream; a stall may switch retransmission on."""
@@ -416,7 +439,9 @@ class Member(Streams):
             stream.ask(context)
         self.connections.ask(context)
         if self.config.on_stall == "retransmit" and context.counters.get("stalls", 0) > stalls:
-            self._retune(self.config.replace(xmit_interval=_WAKE_XMIT_INTERVAL))
+            config = self.config
+            interval_ns = max(_WAKE_XMIT_INTERVAL_NS, config.min_grace_ns, config.min_retry_ns)
+            self._retune(config.replace(xmit_interval=f"{interval_ns}ns"))
         self._arm_gap(self._inbounds())
 
     def _announce(self, context: Context) -> None:
@@ -444,18 +469,22 @@ class Member(Streams):
     # On a view
 
     def install(self, view: View, now_ns: int, digest: Digest | None = None) -> Ready:
-        """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered."""
+        """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered (N7-21, N7-22)."""
+        restart = self.row.numbering == "view"
         if self.me not in view.members:
             raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
         if not 0 <= view.id.number <= U32_MAX:
             raise LocalProtocolError(f"view number {view.id.number} does not fit the wire: it has 32 bits")
         if self.view is not None and view.id <= self.view.id:
             raise LocalProtocolError(f"view {view.id.number} is not newer than view {self.view.id.number}")
+        if self.view is not None and restart and view.id.number == self.view.id.number:
+            raise LocalProtocolError(
+                f"view {view.id.number} is here: numbers restart with a view, so its own has to rise"
+            )
         context = self._begin(now_ns)
         first_view = self.view is None
         self.view = view
         self._nodes = frozenset(member.node for member in view.members)
-        restart = self.row.numbering == "view"
         for origin in [origin for origin in self.inbound if restart or origin not in view.members]:
             self._forget(origin, context)
         if restart:
@@ -484,10 +513,10 @@ class Member(Streams):
     def _restart(self, view: View, context: Context) -> None:
         """Begin all numbers anew; what the view before has not made stable is not repaired any more, and said so."""
         before = self.outbound
-        first, last = before.end(context)
-        if first <= last and self._epoch:
-            context.event(Undelivered(None, first, last))
         self._deliver_own(context, whatever_room=True)
+        first, last = before.end_view(view.members, context)
+        if first <= last:
+            context.event(Undelivered(None, first, last))
         self._epoch = view.id.number
         self._own_pieces.clear()
         self.outbound = Outbound(self.me, self.config, self.row, self._tickets, self._epoch)
@@ -509,13 +538,17 @@ class Member(Streams):
         return touched.values()
 
     def set_digest(self, digest: Digest, now_ns: int) -> Ready:
-        """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone."""
+        """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone.
+
+        What is missing up to the digest's high is a gap (N7-22), of an open stream too.
+        """
         context = self._begin(now_ns)
-        opened = [(stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest]
-        opened = [(stream, marks) for stream, marks in opened if stream.window is None]
-        for stream, marks in opened:
-            stream.begin(marks.delivered, context)
-        return self._finish([stream for stream, _ in opened])
+        named = [(stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest]
+        for stream, marks in named:
+            if stream.window is None:
+                stream.begin(marks.delivered, context)
+            stream.hint(marks.high)
+        return self._finish([stream for stream, _ in named])
 
     def _forget(self, origin: Address, context: Context) -> None:
         stream = self.inbound.pop(origin)
@@ -536,7 +569,10 @@ class Member(Streams):
         self.inbound[origin] = stream
         if marks is None:
             stream.gaps.notice(0, context.now_ns)
-            self._arm_gap((stream,))
+        else:
+            stream.hint(marks.high)
+            stream.look_for_gaps(context.now_ns)
+        self._arm_gap((stream,))
 
 
 _TIMED: dict[str, Callable[[Member, Context], None]] = {

@@ -65,7 +65,9 @@ class Stability:
         """Note what was delivered; return whether it is so much that a vote is due at once."""
         self._received += messages
         self._received_bytes += size_bytes
-        return self._received_bytes >= self.config.stability_bytes or 4 * self._received >= self.config.reach
+        # A sender that waits for room must not have to wait for the interval too.
+        most_bytes = min(self.config.stability_bytes, self.config.window_bytes // 4)
+        return self._received_bytes >= most_bytes or 4 * self._received >= self.config.reach
 
     def plan(self, now_ns: int, *, unstable: bool) -> None:
         """Plan the next vote while something is unstable, and none otherwise."""

@@ -42,8 +42,6 @@ _MOST_FORMER = 1024
 """Departed streams of which the end is remembered, in case the same life comes back."""
 _ACTIVE_NS = 500_000_000
 """A member counts as sending for so long after its last data."""
-_WAKE_XMIT_INTERVAL = "500ms"
-"""The interval with which a stall switches retransmission on."""
 
 
 class Streams:
@@ -77,7 +75,6 @@ class Streams:
         self.stability = Stability(me, config, rng) if self.row.release == "stability" else None
         self.early = Early(config)
         self._own_pieces = Pieces(config.max_message_bytes)
-        self._self_pieces = Pieces(config.max_message_bytes, ONE)
         self._timers = timers.Timers()
         self._owing: dict[tuple[Address, int], Inbound] = {}
         self._stalled: dict[tuple[Address, int], Inbound | None] = {}
@@ -124,6 +121,8 @@ class Streams:
 
     def _finish(self, touched: Iterable[Inbound]) -> Ready:
         context = self._context
+        if self.connections.buried:
+            self._forget_buried()
         for stream in touched:
             self._settle(stream, context)
         self._deliver_own(context)
@@ -131,6 +130,13 @@ class Streams:
         if context.tracing:
             self._trace_marks(context)
         return context.ready(self._timers.next_ns)
+
+    def _forget_buried(self) -> None:
+        """Neither acknowledge nor deliver from connections that have ended."""
+        for key in self.connections.buried:
+            self._owing.pop(key, None)
+            self._stalled.pop(key, None)
+        self.connections.buried.clear()
 
     def _arm_all(self, context: Context) -> None:
         arm, outbound, connections = self._timers.arm, self.outbound, self.connections
@@ -152,6 +158,8 @@ class Streams:
 
     def _settle(self, stream: Inbound, context: Context) -> None:
         """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
+        if stream.ended:
+            return
         ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
         due = stream.deliver(self._credit, ack_bytes, context) or stream.ack_now
         if due or (stream.owed.owed and context.rarely(rare.EARLY_ACK)):
@@ -164,8 +172,9 @@ class Streams:
             self._stalled[stream.key] = stream
         self._arm_gap((stream,))
         if self.stability is not None and stream.kind == GROUP:
-            self._count(stream.taken, stream.taken_bytes, context)
+            taken, taken_bytes = stream.taken, stream.taken_bytes
             stream.taken = stream.taken_bytes = 0
+            self._count(taken, taken_bytes, context)
 
     def _count(self, messages: int, size_bytes: int, context: Context) -> None:
         """Vote at once when much was delivered since the last vote."""
@@ -183,7 +192,7 @@ class Streams:
         """Deliver the own messages, in order like everybody else's; this counts as the own ack."""
         self._deliver_from(self.outbound, self._own_pieces, context, whatever_room=whatever_room)
         if (mine := self.connections.outgoing.get(self.me)) is not None:
-            self._deliver_from(mine.stream, self._self_pieces, context)
+            self._deliver_from(mine.stream, mine.pieces, context)
 
     def _deliver_from(
         self, outbound: Outbound, pieces: Pieces, context: Context, *, whatever_room: bool = False
@@ -198,7 +207,8 @@ class Streams:
                 self._hand_out_own(run, outbound, pieces, context)
             if not whatever_room:
                 outbound.acknowledge_self(context)
-                self._count(runs[-1].last - runs[0].first + 1, sum(run.size_bytes for run in runs), context)
+                if outbound is self.outbound:
+                    self._count(runs[-1].last - runs[0].first + 1, sum(run.size_bytes for run in runs), context)
 
     def _own_limit(self, window: Window) -> int | None:
         """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
@@ -215,7 +225,8 @@ class Streams:
         kind = GROUP if outbound.to is None else ONE
         delivery: Delivery | None = Delivery(run.origin, run.first, run.last, run, kind, outbound.epoch)
         if run.flags & PIECE:
-            delivery = pieces.add(run, context)
+            whole = pieces.add(run, context)
+            delivery = whole and whole._replace(epoch=outbound.epoch)
         if delivery is not None:
             self._credit.spend(delivery.message_count)
             context.deliver(delivery)
