@@ -219,7 +219,7 @@ def test_p10_a_far_number_is_refused_and_asked_for_by_nobody(profile: str) -> No
     assert not group.frames(Nak)
 
 
-@pytest.mark.behaviour("P-13", "N7-17")
+@pytest.mark.behaviour("P-13")
 def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
     """It never votes, so nothing is stable: the sender stops at its bytes, b sheds, and the coordinator names c."""
     group = Group(3, profile="nakack", window_bytes="8KiB", pin_after="200ms", stability_interval="50ms")
@@ -235,6 +235,19 @@ def test_p13_one_silent_member_does_not_fill_the_memory_of_the_others() -> None:
     group.settle()
     assert len(group.told("a", Accepted)) == len(sends)
     assert len(group.messages("b", "a")) == 40
+
+
+@pytest.mark.behaviour("P-13", "N7-17")
+def test_p13_what_a_receiver_keeps_for_others_does_not_grow() -> None:
+    """Nothing is ever stable: b lets go of the oldest that it has delivered, and goes on."""
+    group = Group(2, profile="nakack", window_bytes="8KiB")
+    for seqno in range(1, 101):
+        group.receive("b", A, data(A, seqno, bytes(500)))
+        window = group["b"].inbound[A].window
+        assert window is not None
+        assert window.stored_bytes <= 8192
+    assert group["b"].digest()[A] == Marks(100 - 16, 100, 100)
+    assert len(group.messages("b", "a")) == 100
 
 
 # Storms
