@@ -1,0 +1,598 @@
+"""Messages out of band: numbers of their own that never restart, once across views, stopped by nothing."""
+
+from random import Random
+
+import pytest
+
+from gapless.config import PROFILES
+from gapless.core.ready import GROUP, OUT_OF_BAND, Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.identity import Address, View
+from gapless.modes import Mode
+from gapless.run import Run
+from gapless.wire.frames import Ack, Data, OutOfBand, OutOfBandAck, Unreliable, Vote
+from tests.core.driver import MS, NAMES, SECOND, A, B, C, D, Group, frames
+
+ASIDE = Mode.OUT_OF_BAND
+REPAIRING = [name for name in PROFILES if name != "ordered"]
+"""The profiles that repair what is lost."""
+
+
+def got(group: Group, at: str, kind: str = OUT_OF_BAND) -> list[bytes]:
+    """What a member delivered of one kind, in order."""
+    return [message for found in group.deliveries[NAMES[at]] if found.kind == kind for message in found.messages()]
+
+
+def sent_again(group: Group, to: Address) -> list[int]:
+    """The numbers that were sent to one member alone."""
+    return [entry.frame.run.first for entry in group.sent if isinstance(entry.frame, OutOfBand) and entry.to == to]
+
+
+def aside(origin: Address, first: int, *payloads: bytes, floor: int = 0) -> OutOfBand:
+    return OutOfBand(Run.of(origin, first, payloads or (b"%d" % first,)), floor)
+
+
+# Delivery
+
+
+@pytest.mark.behaviour("OL-11", "OL-13", "OL-16", "I-18")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_ol13_it_is_delivered_by_all_acknowledged_by_each_and_reported(profile: str) -> None:
+    group = Group(3, profile=profile)
+    ready = group.send("a", b"1", b"2", mode=ASIDE)
+    assert ready.events == [Accepted(ready.ticket, 1, 2)]
+    group.settle()
+    for name in "abc":
+        assert got(group, name) == [b"1", b"2"]
+    for name in "bc":
+        assert [frame.ranges for frame in group.frames(OutOfBandAck, name)] == [((1, 1),), ((2, 2),)]
+    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket)]
+    assert group["a"].is_quiet
+
+
+@pytest.mark.behaviour("OL-11")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_ol11_its_numbers_are_its_own_and_leave_no_hole_in_the_stream(profile: str) -> None:
+    group = Group(2, profile=profile)
+    for mode in (Mode.ORDERED, ASIDE, Mode.ORDERED, ASIDE):
+        group.send("a", b"x", mode=mode)
+    group.settle()
+    numbers = {
+        kind: [found.first for found in group.deliveries[B] if found.kind == kind] for kind in (GROUP, OUT_OF_BAND)
+    }
+    assert numbers == {GROUP: [1, 2], OUT_OF_BAND: [1, 2]}
+
+
+@pytest.mark.behaviour("OL-11", "OL-12", "I-19")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_ol11_its_numbers_never_restart(profile: str) -> None:
+    group = Group(2, profile=profile)
+    for number in (2, 3, 4):
+        group.send("a", b"x", mode=ASIDE)
+        group.settle()
+        group.install(View.of(number, A, B))
+    assert [frame.run.first for frame in group.frames(OutOfBand)] == [1, 2, 3]
+    assert got(group, "b") == [b"x"] * 3
+
+
+@pytest.mark.behaviour("OL-14")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_ol14_it_keeps_no_order_and_waits_for_no_other(profile: str) -> None:
+    group = Group(2, profile=profile)
+    group.receive("b", A, aside(A, 3))
+    group.receive("b", A, aside(A, 1))
+    assert got(group, "b") == [b"3", b"1"]
+
+
+@pytest.mark.behaviour("S-46", "S-43")
+@pytest.mark.parametrize("profile", REPAIRING)
+def test_s46_many_in_one_send_of_which_two_are_lost(profile: str) -> None:
+    group = Group(2, profile=profile)
+    held = group.rule(lambda _by, _to, frame: isinstance(frame, OutOfBand) and frame.run.first in {2, 4})
+    ticket = group.send("a", *(b"%d" % at for at in range(1, 6)), mode=ASIDE).ticket
+    group.send("a", b"ordered")
+    group.run_for(2 * MS)
+    group.rules.remove(held)
+    group.settle()
+    assert got(group, "b") == [b"1", b"3", b"5", b"2", b"4"]
+    assert got(group, "b", GROUP) == [b"ordered"]
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+# Once, across views
+
+
+@pytest.mark.behaviour("OL-12", "V-11")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_v11_a_duplicate_is_not_delivered_again_but_acknowledged_again(profile: str) -> None:
+    group = Group(2, profile=profile)
+    for _ in range(2):
+        ready = group.receive("b", A, aside(A, 1))
+        assert frames(ready) == [(A, OutOfBandAck(A, ((1, 1),)))]
+    assert got(group, "b") == [b"1"]
+    assert group["b"].counters["dropped.duplicate aside"] == 1
+
+
+@pytest.mark.behaviour("OL-12", "I-19", "V-08")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_v08_a_duplicate_that_arrives_after_a_view_change_is_not_delivered_again(profile: str) -> None:
+    group = Group(2, profile=profile)
+    group.receive("b", A, aside(A, 1))
+    for number in (2, 3):
+        group.install(View.of(number, A, B))
+        group.receive("b", A, aside(A, 1))
+    assert got(group, "b") == [b"1"]
+
+
+@pytest.mark.behaviour("OL-12", "OL-20", "I-19", "V-08")
+@pytest.mark.parametrize("profile", REPAIRING)
+def test_v08_what_is_not_acknowledged_is_sent_again_after_a_view_change(profile: str) -> None:
+    group = Group(2, profile=profile)
+    lost = group.lose(OutOfBand)
+    ticket = group.send("a", b"1", mode=ASIDE).ticket
+    group.run_for(5 * MS)
+    group.install(View.of(2, A, B))
+    group.rules.remove(lost)
+    group.settle()
+    assert got(group, "b") == [b"1"]
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("OL-12", "I-19", "V-08")
+@pytest.mark.parametrize("profile", REPAIRING)
+def test_v08_a_resend_after_a_view_change_is_delivered_once_though_the_ack_was_lost(profile: str) -> None:
+    group = Group(2, profile=profile)
+    lost = group.lose(OutOfBandAck)
+    ticket = group.send("a", b"1", mode=ASIDE).ticket
+    group.run_for(5 * MS)
+    group.install(View.of(2, A, B))
+    group.run_for(SECOND)
+    group.rules.remove(lost)
+    group.settle()
+    assert got(group, "b") == [b"1"]
+    assert len(sent_again(group, B)) > 1
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("OL-12", "OL-18")
+@pytest.mark.parametrize("receiver_first", [True, False])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_ol12_it_is_neither_queued_nor_discarded_because_of_a_view(profile: str, receiver_first: bool) -> None:
+    """The sender has a later view than the receiver, or an earlier one."""
+    group = Group(2, profile=profile)
+    group.install(View.of(2, A, B), [B if receiver_first else A])
+    ticket = group.send("a", b"flush", mode=ASIDE).ticket
+    group.run_for(3 * MS)
+    assert got(group, "b") == [b"flush"]
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("OL-12", "P-05")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_member_that_leaves_and_comes_back_in_the_same_life_gets_nothing_twice(profile: str) -> None:
+    group = Group(3, profile=profile)
+    group.send("a", b"1", mode=ASIDE)
+    group.settle()
+    group.install(View.of(2, A, B), [A, B])
+    group.install(View.of(3, A, B, C))
+    group.receive("c", A, aside(A, 1))
+    group.receive("b", C, aside(C, 1))
+    group.install(View.of(4, A, B), [A, B])
+    group.install(View.of(5, A, B, C))
+    group.receive("b", C, aside(C, 1))
+    group.send("a", b"2", mode=ASIDE)
+    group.run_for(SECOND)
+    assert got(group, "c") == [b"1", b"2"]
+    assert [found.first for found in group.deliveries[B] if found.origin == C] == [1]
+
+
+@pytest.mark.behaviour("OL-11", "OL-12")
+def test_ol11_another_life_of_the_sender_has_its_own_numbers() -> None:
+    group = Group(2)
+    again = A._replace(incarnation=2)
+    group.receive("b", A, aside(A, 1, b"old"))
+    group.step(B, lambda m: m.install(View.of(2, B, again), group.now_ns))
+    group.receive("b", again, aside(again, 1, b"new"))
+    assert got(group, "b") == [b"old", b"new"]
+
+
+# Stopped by nothing
+
+
+@pytest.mark.behaviour("OL-18", "S-42", "S-44", "P-15")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: str) -> None:
+    group = Group(2, profile=profile, capacity=2, far_limit=2, max_unconsumed=1)
+    group.lose_seqnos(1, to="b", repairs=True)
+    group.lose(Ack, Vote)
+    group.send("a", b"1")
+    group.send("a", b"2")
+    waiting = group.send("a", b"3").ticket
+    group.send("a", b"now", mode=ASIDE, wait=False)
+    group.run_for(3 * MS)
+    assert got(group, "b") == [b"now"]
+    assert got(group, "b", GROUP) == []
+    assert waiting not in {accepted.ticket for accepted in group.told("a", Accepted)}
+    group.receive("b", A, *(aside(A, seqno) for seqno in range(2, 11)))
+    assert len(got(group, "b")) == 10  # the application has room for one: nothing here waits for it
+
+
+@pytest.mark.behaviour("S-43")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_s43_one_that_is_lost_does_not_hold_up_the_stream(profile: str) -> None:
+    group = Group(2, profile=profile)
+    group.lose(OutOfBand)
+    group.send("a", b"1")
+    group.send("a", b"lost", mode=ASIDE)
+    group.send("a", b"2")
+    group.run_for(3 * MS)
+    assert got(group, "b", GROUP) == [b"1", b"2"]
+
+
+# Sent again until acknowledged
+
+
+@pytest.mark.behaviour("OL-20", "S-57", "V-10")
+@pytest.mark.parametrize("profile", REPAIRING)
+def test_s57_it_is_sent_again_to_exactly_those_that_have_not_acknowledged(profile: str) -> None:
+    """Two messages, three receivers, acks that trickle in."""
+    group = Group(4, profile=profile)
+    lost = group.lose(OutOfBandAck)
+    first, second = (group.send("a", payload, mode=ASIDE).ticket for payload in (b"1", b"2"))
+    group.run_for(5 * MS)
+    group.receive("a", B, OutOfBandAck(A, ((1, 2),)))
+    group.receive("a", C, OutOfBandAck(A, ((1, 1),)))
+    group.run_for(20 * MS)
+    assert [sent_again(group, to) for to in (B, C, D)] == [[], [2], [1, 2]]
+    group.receive("a", D, OutOfBandAck(A, ((1, 1),)))
+    assert group.told("a", Acknowledged) == [Acknowledged(first)]
+    group.rules.remove(lost)
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(first), Acknowledged(second)]
+    count = len(group.sent)
+    group.run_for(10 * SECOND)
+    assert len(group.sent) == count  # the entry is gone
+    for name in "bcd":
+        assert got(group, name) == [b"1", b"2"]
+
+
+@pytest.mark.behaviour("OL-20", "S-58")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_s58_one_that_leaves_completes_it(profile: str) -> None:
+    group = Group(4, profile=profile)
+    group.lose(OutOfBand, to="d")
+    group.lose(OutOfBand, to="c")
+    ticket = group.send("a", b"1", mode=ASIDE).ticket
+    group.run_for(4 * SECOND)
+    assert group.told("a", Acknowledged) == []
+    group.install(View.of(2, A, B, D))
+    assert group.told("a", Acknowledged) == []
+    group.install(View.of(3, A, B))
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    count = len(group.frames(OutOfBand))
+    group.run_for(2 * SECOND)
+    assert len(group.frames(OutOfBand)) == count
+
+
+@pytest.mark.behaviour("OL-20", "V-10")
+def test_v10_it_is_sent_again_with_pauses_that_grow_up_to_the_interval() -> None:
+    group = Group(2, tail_delay="20ms", xmit_interval="100ms")
+    group.lose(OutOfBand)
+    start_ns = group.now_ns
+    group.send("a", b"1", mode=ASIDE)
+    group.run_for(500 * MS)
+    times_ms = [(entry.at_ns - start_ns) // MS for entry in group.sent if isinstance(entry.frame, OutOfBand)]
+    assert times_ms == [0, 20, 60, 140, 240, 340, 440]
+
+
+@pytest.mark.behaviour("OL-20")
+def test_with_retransmission_off_nothing_is_sent_again_until_it_is_switched_on() -> None:
+    group = Group(2, profile="ordered")
+    lost = group.lose(OutOfBand)
+    group.send("a", b"1", mode=ASIDE)
+    group.run_for(5 * SECOND)
+    assert sent_again(group, B) == []
+    group.rules.remove(lost)
+    group.step(A, lambda m: m.set_xmit_interval(500 * MS, group.now_ns))
+    group.settle()
+    assert got(group, "b") == [b"1"]
+
+
+@pytest.mark.behaviour("OL-20")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_one_who_joins_gets_what_is_sent_from_then_on(profile: str) -> None:
+    group = Group(3, profile=profile, start=False)
+    group.install(View.of(1, A, B), [A, B])
+    group.lose(OutOfBandAck, by="b")
+    first = group.send("a", b"1", mode=ASIDE).ticket
+    group.run_for(5 * MS)
+    group.install(View.of(2, A, B, C))
+    group.rules.clear()
+    second = group.send("a", b"2", mode=ASIDE).ticket
+    group.run_for(5 * MS)
+    group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
+    group.settle()
+    assert got(group, "c")[-1:] == [b"2"]
+    assert {told.ticket for told in group.told("a", Acknowledged)} == {first, second}
+    assert sent_again(group, C) == []
+
+
+# Acks
+
+
+@pytest.mark.behaviour("OL-13")
+def test_acks_that_cannot_be_true_change_nothing() -> None:
+    group = Group(3)
+    lost = group.lose(OutOfBandAck)
+    group.send("a", b"1", mode=ASIDE)
+    group.receive("a", B, OutOfBandAck(A, ((1, 5),)))  # beyond what was sent
+    assert group["a"].counters["dropped.ack beyond high"] == 1
+    group.receive("a", D, OutOfBandAck(A, ((1, 1),)))  # a stranger
+    group.receive("a", B, OutOfBandAck(A._replace(incarnation=9), ((1, 1),)))  # another life
+    group.receive("a", B, OutOfBandAck(C, ((1, 1),)))  # not mine
+    assert group["a"].counters["dropped.not mine"] == 1
+    group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
+    group.receive("a", B, OutOfBandAck(A, ((1, 1),)))  # twice from one is not once from both
+    assert group.told("a", Acknowledged) == []
+    group.rules.remove(lost)
+    group.settle()
+    assert len(group.told("a", Acknowledged)) == 1
+
+
+@pytest.mark.behaviour("OL-11")
+def test_what_a_member_says_in_anothers_name_is_dropped() -> None:
+    group = Group(3)
+    group.receive("b", C, aside(A, 1))
+    assert got(group, "b") == []
+    assert group["b"].counters["dropped.origin"] == 1
+
+
+# Bounds
+
+
+@pytest.mark.behaviour("OL-11", "OL-18")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_at_most_so_many_wait_for_acks_and_the_rest_waits_its_turn(profile: str) -> None:
+    group = Group(2, profile=profile, max_out_of_band=2)
+    lost = group.lose(OutOfBandAck)
+    ready = group.send("a", *(b"%d" % at for at in range(1, 6)), mode=ASIDE)
+    assert ready.events == []
+    later = group.send("a", b"6", mode=ASIDE)
+    group.run_for(5 * MS)
+    assert got(group, "b") == [b"1", b"2"]
+    group.rules.remove(lost)
+    group.receive("a", B, OutOfBandAck(A, ((2, 2),)))
+    group.run_for(5 * MS)
+    assert got(group, "b")[:3] == [b"1", b"2", b"3"]
+    group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
+    group.settle()
+    assert got(group, "b") == [b"%d" % at for at in range(1, 7)]
+    assert group.told("a", Accepted) == [Accepted(ready.ticket, 1, 5), Accepted(later.ticket, 6, 6)]
+    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket), Acknowledged(later.ticket)]
+
+
+@pytest.mark.behaviour("OL-18")
+def test_a_send_that_is_not_to_wait_is_taken_whole_or_refused() -> None:
+    group = Group(2, max_out_of_band=2)
+    group.lose(OutOfBandAck)
+    assert group.send("a", b"1", b"2", b"3", mode=ASIDE, wait=False).events == [Refused(1)]
+    group.send("a", b"4", mode=ASIDE, wait=False)
+    assert group.send("a", b"5", b"6", mode=ASIDE, wait=False).events == [Refused(3)]
+    group.run_for(5 * MS)
+    assert got(group, "b") == [b"4"]
+
+
+@pytest.mark.behaviour("OL-18")
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+def test_a_send_that_waits_its_turn_can_end(how: str) -> None:
+    group = Group(2, max_out_of_band=1)
+    lost = group.lose(OutOfBandAck)
+    group.send("a", b"1", mode=ASIDE)
+    given_up = group.send("a", b"2", mode=ASIDE, timeout_ns=10 * MS if how == "timeout" else None).ticket
+    after = group.send("a", b"3", mode=ASIDE).ticket
+    if how == "cancel":
+        group.cancel("a", given_up)
+    group.run_for(15 * MS)
+    assert group.told("a", GivenUp) == [GivenUp(given_up, 0, how)]
+    group.rules.remove(lost)
+    group.settle()
+    assert got(group, "b") == [b"1", b"3"]
+    assert Accepted(after, 2, 2) in group.told("a", Accepted)  # no hole
+    assert given_up not in {told.ticket for told in group.told("a", Acknowledged)}
+
+
+@pytest.mark.behaviour("OL-18")
+def test_a_send_that_has_gone_out_in_part_says_how_much() -> None:
+    group = Group(2, max_out_of_band=2)
+    lost = group.lose(OutOfBandAck)
+    ticket = group.send("a", b"1", b"2", b"3", mode=ASIDE).ticket
+    group.cancel("a", ticket)
+    assert group.told("a", GivenUp) == [GivenUp(ticket, 2, "cancel")]
+    group.rules.remove(lost)
+    group.settle()
+    assert got(group, "b") == [b"1", b"2"]
+    assert group.told("a", Acknowledged) == []
+    assert group["a"].is_quiet
+
+
+@pytest.mark.behaviour("V-11")
+def test_v11_the_floor_lets_receivers_forget_what_nobody_sends_again() -> None:
+    group = Group(2)
+    for _ in range(50):
+        group.send("a", b"x", mode=ASIDE)
+        group.settle()
+    assert group["b"].aside._seen[A] == [(1, 50)]
+    assert group.frames(OutOfBand)[-1].floor == 49
+
+
+@pytest.mark.behaviour("V-11")
+def test_v11_the_floor_passes_over_what_went_to_others() -> None:
+    """Only one number in ten is for b; the floor says that the others are done with as well."""
+    group = Group(3)
+    for at in range(1, 101):
+        group.send("a", b"x", mode=ASIDE, to=B if at % 10 == 0 else C)
+        group.settle()
+    assert group["b"].aside._seen[A] == [(1, 100)]
+    assert len(got(group, "b")) == 10
+
+
+@pytest.mark.behaviour("V-11")
+def test_v11_one_old_message_without_ack_bounds_what_receivers_remember() -> None:
+    group = Group(3, max_out_of_band=4)
+    group.lose(OutOfBand, to="c")
+    group.send("a", b"stuck", mode=ASIDE, to=C)
+    for _ in range(40):
+        group.send("a", b"x", mode=ASIDE, to=B)
+    group.run_for(SECOND)
+    assert group["a"].aside._high == 16  # four times as many as may wait, and then the old one has to go first
+    group.rules.clear()
+    group.settle()
+    assert len(got(group, "b")) == 40
+    assert len(got(group, "c")) == 1
+
+
+@pytest.mark.behaviour("V-11", "OL-12")
+def test_the_floor_discards_nothing_that_is_still_wanted() -> None:
+    """The floor is below everything that waits for an ack of anybody, so a late first copy is still delivered."""
+    group = Group(3)
+    group.lose(OutOfBand, to="c", times=1)
+    for at in range(1, 10):
+        group.send("a", b"%d" % at, mode=ASIDE)
+        group.run_for(MS)
+    group.settle()
+    assert sorted(got(group, "c")) == [b"%d" % at for at in range(1, 10)]
+
+
+# To one member, to oneself, alone
+
+
+@pytest.mark.behaviour("OL-13", "OL-21")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_to_one_member_only_that_one_gets_it_and_acknowledges(profile: str) -> None:
+    group = Group(3, profile=profile)
+    ticket = group.send("a", b"1", to=B, mode=ASIDE).ticket
+    group.settle()
+    assert [got(group, name) for name in "abc"] == [[], [b"1"], []]
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("OL-20", "P-15")
+def test_to_one_member_that_leaves_it_ends_unacknowledged() -> None:
+    group = Group(3)
+    group.lose(OutOfBand, to="b")
+    ticket = group.send("a", b"1", b"2", to=B, mode=ASIDE).ticket
+    group.run_for(50 * MS)
+    group.install(View.of(2, A, C))
+    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
+    assert group.told("a", Acknowledged) == []
+    count = len(group.sent)
+    group.run_for(SECOND)
+    assert len([entry for entry in group.sent[count:] if entry.to == B]) == 0
+
+
+@pytest.mark.behaviour("P-15")
+def test_what_waits_its_turn_for_one_that_leaves_is_given_up() -> None:
+    group = Group(3, max_out_of_band=1)
+    group.lose(OutOfBand, to="b")
+    group.send("a", b"1", mode=ASIDE)
+    to_b = group.send("a", b"2", to=B, mode=ASIDE).ticket
+    to_c = group.send("a", b"3", to=C, mode=ASIDE).ticket
+    group.run_for(50 * MS)
+    group.install(View.of(2, A, C))
+    group.settle()
+    assert group.told("a", GivenUp) == [GivenUp(to_b, 0, "departed")]
+    assert got(group, "c") == [b"1", b"3"]
+    assert Acknowledged(to_c) in group.told("a", Acknowledged)
+
+
+@pytest.mark.behaviour("OL-20")
+def test_what_waits_its_turn_is_for_those_that_are_members_when_it_goes_out() -> None:
+    group = Group(3, max_out_of_band=1)
+    group.lose(OutOfBand, to="c")
+    group.send("a", b"1", mode=ASIDE)
+    ticket = group.send("a", b"2", mode=ASIDE).ticket
+    group.run_for(50 * MS)
+    group.install(View.of(2, A, B))
+    group.settle()
+    assert got(group, "b") == [b"1", b"2"]
+    assert Acknowledged(ticket) in group.told("a", Acknowledged)
+
+
+@pytest.mark.behaviour("M-11", "S-101")
+@pytest.mark.parametrize("loopback", [True, False])
+def test_to_oneself_it_is_delivered_whatever_loopback_says(loopback: bool) -> None:
+    group = Group(2, loopback=loopback)
+    ready = group.send("a", b"1", to=A, mode=ASIDE)
+    assert ready.events == [Accepted(ready.ticket, 1, 1), Acknowledged(ready.ticket)]
+    assert got(group, "a") == [b"1"]
+    assert ready.transmits == []
+
+
+@pytest.mark.behaviour("M-09", "M-11", "S-40")
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("loopback", [True, False])
+def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopback: bool) -> None:
+    group = Group(2, profile=profile, loopback=loopback)
+    ticket = group.send("a", b"1", mode=ASIDE).ticket
+    group.settle()
+    assert got(group, "a") == ([b"1"] if loopback else [])
+    assert got(group, "b") == [b"1"]
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("M-11")
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("loopback", [True, False])
+def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: bool) -> None:
+    group = Group(1, profile=profile, max_out_of_band=1)
+    ready = group.send("a", b"1", b"2", b"3", mode=ASIDE, loopback=loopback)
+    assert ready.events == [Accepted(ready.ticket, 1, 3), Acknowledged(ready.ticket)]
+    assert got(group, "a") == ([b"1", b"2", b"3"] if loopback else [])
+    assert ready.transmits == []
+
+
+# The state as a value
+
+
+def busy() -> Group:
+    """Messages that wait for acks, and messages that wait their turn, to all and to one."""
+    group = Group(3, max_out_of_band=3)
+    group.lose(OutOfBandAck, by="c")
+    group.receive("a", B, aside(B, 2))
+    group.send("a", b"1", b"2", mode=ASIDE)
+    group.send("a", b"3", b"4", mode=ASIDE, to=C, loopback=False)
+    group.send("a", b"5", mode=ASIDE, to=B)
+    group.run_for(5 * MS)
+    return group
+
+
+def test_a_snapshot_holds_everything_that_decides_what_comes() -> None:
+    group = busy()
+    member = group["a"]
+    state = member.snapshot()
+    member.restore(state)
+    assert member.snapshot() == state
+    hash(state)
+    group.rules.clear()
+    group.settle()
+    assert got(group, "b") == [b"1", b"2", b"5"]
+    assert got(group, "c") == [b"1", b"2", b"3", b"4"]
+    assert len(group.told("a", Acknowledged)) == 3  # one for each send, however many messages it has
+    group.receive("a", B, aside(B, 2))
+    assert got(group, "a") == [b"2", b"1", b"2"]
+
+
+@pytest.mark.behaviour("M-15", "OL-16")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("profile", REPAIRING)
+def test_every_message_arrives_once_over_a_network_that_loses_a_third(profile: str, seed: int) -> None:
+    group = Group(3, profile=profile, max_out_of_band=5, seed=seed)
+    draw = Random(seed)
+    group.rule(lambda _by, _to, frame: not isinstance(frame, (Data, Unreliable)) and draw.random() < 0.33)
+    for at in range(30):
+        group.send(draw.choice("abc"), b"%d" % at, mode=ASIDE)
+        group.run_for(draw.randrange(20) * MS)
+        if at % 10 == 9:
+            group.install(View.of(at, A, B, C))
+    group.settle()
+    for name in "abc":
+        assert sorted(got(group, name), key=int) == [b"%d" % at for at in range(30)]
