@@ -1,0 +1,649 @@
+"""Messages to one member: numbers, acks, what is sent again and what is asked for; one reader, slow or not."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gapless.core.ready import ONE, Accepted, Acknowledged, GivenUp, Lost, Oversized, Pinned, Refused
+from gapless.errors import LocalProtocolError
+from gapless.identity import Address, View
+from gapless.modes import Mode
+from gapless.run import Run
+from gapless.wire.frames import Ack, Close, Data, Frame, Gone, Nak, OutOfBand, Tail
+from tests.core.connections import EPOCH, epoch_of, got, marks_of, numbers, one
+from tests.core.driver import MS, SECOND, A, B, C, D, Group, frames
+
+ROWS = ("unicast3", "unicast", "unicast2")
+rows = pytest.mark.parametrize("row", ROWS)
+
+
+def acks_of(group: Group, by: str = "b") -> list[int]:
+    return [frame.seqno for frame in group.frames(Ack, by)]
+
+
+# Numbers
+
+
+@pytest.mark.behaviour("U3-01", "C-01")
+def test_numbers_are_counted_for_each_destination() -> None:
+    group = Group(3)
+    for to in (B, C, B):
+        group.send("a", b"x", b"y", to=to)
+    group.settle()
+    sent = {to: [frame for _, _, at, frame in group.sent if at == to and isinstance(frame, Data)] for to in (B, C)}
+    assert [(frame.run.first, frame.run.last, frame.first) for frame in sent[B]] == [(1, 2, True), (3, 4, False)]
+    assert [(frame.run.first, frame.run.last, frame.first) for frame in sent[C]] == [(1, 2, True)]
+    assert got(group, "b", "a") == [b"x", b"y"] * 2
+
+
+@pytest.mark.behaviour("U3-30", "S-103")
+def test_many_sends_are_one_connection_and_one_sequence() -> None:
+    group = Group(2)
+    for seqno in range(1, 101):
+        group.send("a", b"%d" % seqno, to=B)
+        group.send("b", b"%d" % seqno, to=A)
+    group.settle()
+    for by in "ab":
+        assert len({frame.epoch for frame in group.frames(Data, by)}) == 1
+    assert got(group, "b", "a") == got(group, "a", "b") == numbers(1, 100)
+
+
+@pytest.mark.behaviour("U3-01")
+def test_messages_to_one_do_not_reach_others_nor_the_stream_to_the_group() -> None:
+    group = Group(3)
+    group.send("a", b"secret", to=B)
+    group.send("a", b"for all")
+    group.settle()
+    assert got(group, "b", "a") == [b"secret"]
+    assert [delivery.messages() for delivery in group.deliveries[C]] == [[b"for all"]]
+    assert [delivery.first for delivery in group.deliveries[B]] == [1, 1], "each stream has its own numbers"
+    assert all(sent.to == B for sent in group.sent if isinstance(sent.frame, Data) and sent.frame.epoch)
+
+
+def test_one_who_is_not_a_member_cannot_be_sent_to() -> None:
+    """S-90: no connection is made that nobody would ever answer."""
+    group = Group(2)
+    with pytest.raises(LocalProtocolError, match="not a member"):
+        group.send("a", b"x", to=D)
+    assert group["a"].connections.outgoing == {}
+
+
+# Acks
+
+
+@pytest.mark.behaviour("U3-02")
+def test_a_batch_is_acknowledged_once() -> None:
+    """20..50 in one frame, or in several frames of one datagram: one ack(50)."""
+    group = Group(2)
+    group.receive("b", A, one(A, 1, *numbers(1, 19), opens=True))
+    group.run_for(SECOND)
+    assert acks_of(group) == [19]
+    group.receive("b", A, one(A, 20, *numbers(20, 50)))
+    group.run_for(SECOND)
+    assert acks_of(group) == [19, 50]
+    group.receive("b", A, one(A, 51), one(A, 52), one(A, 53))
+    group.run_for(SECOND)
+    assert acks_of(group) == [19, 50, 53]
+
+
+@pytest.mark.behaviour("U3-03")
+def test_an_ack_removes_everything_up_to_it() -> None:
+    group = Group(2)
+    group.lose()
+    group.send("a", *numbers(1, 60), to=B)
+    group.receive("a", B, Ack(A, 50, 1 << 20, epoch_of(group, "a", "b")))
+    assert marks_of(group, "a", "b") == (50, 60)
+    assert group["a"].connections.outgoing[B].stream.window.stored == 10
+
+
+@pytest.mark.behaviour("U3-04", "I-11")
+def test_acks_have_a_shortest_time_between_them_and_the_last_goes_out() -> None:
+    """Deliveries up to 5, 8, 13, 52, 62, 83 and 101 within a second, at least 500 ms between two acks."""
+    group = Group(2, ack_gap="500ms", capacity=1024)
+    start_ns, first = group.now_ns, 1
+    for at, last in enumerate((5, 8, 13, 52, 62, 83, 101)):
+        group.run_until(start_ns + at * 140 * MS)
+        group.receive("b", A, one(A, first, *numbers(first, last), opens=first == 1))
+        first = last + 1
+    group.settle()
+    assert [(sent.at_ns - start_ns) // MS for sent in group.sent if isinstance(sent.frame, Ack)] == [0, 500, 1000]
+    assert acks_of(group) == [5, 52, 101]
+
+
+@pytest.mark.behaviour("U3-04")
+def test_the_gap_between_acks_holds_beside_other_streams() -> None:
+    """The acks of the stream to the group have their own time, and do not take those of a connection along."""
+    group = Group(2, ack_gap="500ms")
+    for _ in range(30):
+        group.send("a", b"to one", to=B)
+        group.send("a", b"to all")
+        group.run_for(20 * MS)
+    group.settle()
+    times_ns = [sent.at_ns for sent in group.sent if isinstance(sent.frame, Ack) and sent.frame.epoch]
+    assert all(later - sooner >= 500 * MS for sooner, later in pairwise(times_ns))
+    assert marks_of(group, "a", "b") == (30, 30)
+
+
+@pytest.mark.behaviour("U3-04")
+def test_the_gap_between_acks_does_not_stop_a_fast_sender() -> None:
+    """A quarter of the window is acknowledged at once; otherwise a small window would be as slow as the gap."""
+    group = Group(2, capacity=8, ack_gap="1s")
+    group.send("a", *numbers(1, 200), to=B)
+    group.run_for(SECOND)
+    assert got(group, "b", "a") == numbers(1, 200)
+
+
+@pytest.mark.behaviour("U3-05", "P-04")
+def test_an_owed_ack_goes_out_with_retransmission_off() -> None:
+    group = Group(2, xmit_interval="0s", min_grace="0s")
+    group.send("a", b"1", to=B)
+    group.send("a", b"2", to=B)
+    group.settle()
+    assert marks_of(group, "a", "b") == (2, 2)
+
+
+@pytest.mark.behaviour("U3-06")
+@rows
+def test_a_message_is_acknowledged_within_a_bounded_time(row: str) -> None:
+    """unicast3: the gap; unicast: at once; unicast2: the interval of its reports."""
+    group = Group(2, unicast=row, ack_gap="30ms", stability_interval="100ms")
+    limit_ns = {"unicast3": 30 * MS, "unicast": 0, "unicast2": 100 * MS}[row]
+    for seqno in range(1, 6):
+        group.send("a", b"%d" % seqno, to=B)
+        sent_ns = group.now_ns
+        while marks_of(group, "a", "b")[0] < seqno:
+            group.run_for(MS)
+        assert group.now_ns - sent_ns <= limit_ns + 2 * group.delay_ns
+
+
+@pytest.mark.behaviour("U3-06")
+@rows
+def test_a_message_is_sent_again_within_a_bounded_time(row: str) -> None:
+    """While nobody answers something goes out at least every ``xmit_interval``."""
+    group = Group(2, unicast=row, xmit_interval="200ms", stability_interval="50ms")
+    group.lose(by="a")
+    group.send("a", b"1", to=B)
+    group.run_for(3 * SECOND)
+    times_ns = [sent.at_ns for sent in group.sent if sent.by == A]
+    assert len(times_ns) > 10
+    assert max(later - sooner for sooner, later in pairwise(times_ns[2:])) <= 200 * MS
+
+
+@pytest.mark.behaviour("P-18", "C-09")
+def test_an_ack_of_a_former_connection_purges_nothing() -> None:
+    """P-18: acks, naks and questions for the first message name the connection that they are for."""
+    group = Group(2)
+    group.lose()
+    group.send("a", *numbers(1, 5), to=B)
+    stream = group["a"].connections.outgoing[B].stream
+    before = stream.snapshot()
+    others = (stream.epoch - 1, stream.epoch + 1)
+    for epoch in others:
+        group.receive("a", B, Ack(A, 5, 9, epoch))
+        assert frames(group.receive("a", B, Nak(A, ((1, 2),), epoch))) == [(B, Close(A, epoch))]
+        assert frames(group.receive("a", B, Nak(A, (), epoch))) == [(B, Close(A, epoch))]
+    assert stream.snapshot() == before
+    assert group["a"].counters["dropped.connection"] == 3 * len(others)
+
+
+def test_an_ack_beyond_what_was_sent_counts_for_nothing() -> None:
+    group = Group(2)
+    group.lose()
+    group.send("a", *numbers(1, 5), to=B)
+    group.receive("a", B, Ack(A, 6, 9, epoch_of(group, "a", "b")))
+    assert marks_of(group, "a", "b") == (0, 5)
+
+
+def test_the_ack_of_another_member_counts_for_nothing() -> None:
+    group = Group(3)
+    group.lose()
+    group.send("a", *numbers(1, 5), to=B)
+    group.receive("a", C, Ack(A, 5, 9, epoch_of(group, "a", "b")))
+    assert marks_of(group, "a", "b") == (0, 5)
+
+
+# What is sent again, and what is asked for
+
+
+def walked(**knobs: Any) -> Group:
+    """45 of 50 acknowledged; 46, 48 and 50 are lost, 47 and 49 come together; it takes half a second to ask."""
+    group = Group(2, tail_delay="100ms", xmit_interval="500ms", adaptive_grace=False, **knobs)
+    group.send("a", *numbers(1, 45), to=B)
+    group.settle()
+    assert marks_of(group, "a", "b") == (45, 45)
+    lost = group.lose(Data)
+    for seqno in range(46, 51):
+        group.send("a", b"%d" % seqno, to=B)
+    group.run_for(2 * MS)
+    group.rules.remove(lost)
+    epoch = epoch_of(group, "a", "b")
+    group.receive("b", A, one(A, 47, epoch=epoch), one(A, 49, epoch=epoch))
+    group.sent.clear()
+    return group
+
+
+@pytest.mark.behaviour("U3-07", "U3-08", "U3-09", "U3-10", "U3-11", "U3-13", "I-09")
+def test_u3_11_the_walk_through() -> None:
+    """The first look notes, the second sends 50 again; 46 and 48 are asked for; 50 is acknowledged; then silence."""
+    group = walked()
+    group.run_for(250 * MS)
+    assert group.sent == [], "the first look, after 100 ms, only notes"
+    group.settle()
+    said = [(sent.by, type(sent.frame)) for sent in group.sent]
+    assert said == [(A, Data), (B, Nak), (A, Data), (A, Data), (B, Ack)]
+    assert group.data("a", repair=True) == [(50, 50), (46, 46), (48, 48)]
+    assert group.frames(Nak) == [Nak(A, ((46, 46), (48, 48)), epoch_of(group, "a", "b"))]
+    assert acks_of(group) == [50]
+    assert got(group, "b", "a") == numbers(1, 50)
+    assert group["a"].armed() == (), "acknowledged and sent are the same: nothing more to see to"
+
+
+@pytest.mark.behaviour("U3-08", "U3-09", "P-19")
+def test_only_the_last_message_is_sent_again_and_not_at_the_first_look() -> None:
+    group = Group(2, tail_delay="100ms", xmit_interval="100ms")
+    group.lose()
+    group.send("a", *numbers(1, 3), to=B)
+    group.send("a", *numbers(4, 6), to=B)
+    start_ns = group.now_ns
+    group.run_for(450 * MS)
+    again = [sent for sent in group.sent if isinstance(sent.frame, Data) and sent.frame.repair]
+    assert [(sent.at_ns - start_ns) // MS for sent in again] == [200, 300, 400]
+    assert group.data("a", repair=True) == [(6, 6)] * 3
+
+
+@pytest.mark.behaviour("U3-08", "U3-09")
+def test_a_pair_that_changed_is_only_noted() -> None:
+    """Something was acknowledged between two looks: the connection lives, and nothing is sent again."""
+    group = Group(2, tail_delay="100ms", xmit_interval="100ms")
+    group.lose(by="b")
+    group.send("a", *numbers(1, 9), to=B)
+    for seqno in range(1, 9):
+        group.run_for(100 * MS)
+        group.receive("a", B, Ack(A, seqno, 1 << 20, epoch_of(group, "a", "b")))
+    assert group.data("a", repair=True) == []
+
+
+@pytest.mark.behaviour("U3-10")
+def test_exactly_what_is_missing_is_asked_for() -> None:
+    group = Group(2)
+    group.lose_seqnos(2, 5, 6)
+    for seqno in range(1, 10):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert [frame.ranges for frame in group.frames(Nak)] == [((2, 2),), ((5, 6),)]
+    assert got(group, "b", "a") == numbers(1, 9)
+
+
+@pytest.mark.behaviour("U3-13")
+@rows
+def test_a_quiet_connection_says_nothing(row: str) -> None:
+    group = Group(2, unicast=row)
+    group.send("a", *numbers(1, 5), to=B)
+    group.settle()
+    before = len(group.sent)
+    group.run_for(60 * SECOND)
+    assert len(group.sent) == before
+    assert group["a"].is_quiet
+
+
+@pytest.mark.behaviour("U3-12", "I-10", "S-95", "S-96")
+@pytest.mark.parametrize("lost", [(1,), (5,), (1, 5), (2, 3), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("times", [1, 3])
+@rows
+def test_whatever_is_lost_comes_without_new_messages(row: str, lost: tuple[int, ...], times: int) -> None:
+    """The first, the last, all; their repairs too, now and then. Nothing more is sent by the application."""
+    group = Group(2, unicast=row)
+    left = dict.fromkeys(lost, times)
+
+    def rule(_by: Address, _to: Address, frame: Frame) -> bool:
+        hit = isinstance(frame, Data) and left.get(frame.run.first, 0) > 0
+        if hit and isinstance(frame, Data):
+            left[frame.run.first] -= 1
+        return hit
+
+    group.rule(rule)
+    for seqno in range(1, 6):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 5)
+    assert marks_of(group, "a", "b") == (5, 5)
+
+
+@pytest.mark.behaviour("U3-12", "S-96")
+@rows
+def test_the_only_message_is_lost(row: str) -> None:
+    group = Group(2, unicast=row)
+    group.lose(Data, times=2)
+    group.send("a", b"alone", to=B)
+    group.settle()
+    assert got(group, "b", "a") == [b"alone"]
+
+
+@pytest.mark.behaviour("U3-12", "C-08")
+@rows
+def test_lost_acks_are_sent_again(row: str) -> None:
+    group = Group(2, unicast=row, stability_interval="50ms")
+    group.lose(Ack, times=5)
+    group.send("a", *numbers(1, 3), to=B)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 3)
+    assert marks_of(group, "a", "b") == (3, 3)
+    assert len(acks_of(group)) == 6
+
+
+@pytest.mark.behaviour("U3-12")
+@pytest.mark.parametrize("seed", range(5))
+@rows
+def test_a_bad_network_loses_nothing(row: str, seed: int) -> None:
+    """One frame in five is lost, both ways, and everybody talks to everybody (S-102)."""
+    group = Group(4, unicast=row, seed=seed)
+    state = [seed + 1]
+
+    def rule(_by: Address, _to: Address, _frame: Frame) -> bool:
+        state[0] = (state[0] * 1103515245 + 12345) % (1 << 31)
+        return state[0] >> 8 & 0xFF < 51
+
+    group.rule(rule)
+    for seqno in range(1, 21):
+        for by, me in zip("abcd", (A, B, C, D), strict=True):
+            for to in (A, B, C, D):
+                if to != me:
+                    group.send(by, b"%d" % seqno, to=to)
+        group.run_for(3 * MS)
+    group.settle(within_ns=300 * SECOND)
+    for at in "abcd":
+        for origin in "abcd":
+            assert at == origin or got(group, at, origin) == numbers(1, 20)
+
+
+@pytest.mark.behaviour("P-11")
+def test_a_repair_goes_to_the_other_end_only() -> None:
+    """Even where repairs of the stream to the group go to all."""
+    group = Group(3, use_mcast_xmit="always")
+    group.lose_seqnos(2)
+    for seqno in range(1, 4):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert group.data("a", repair=True) == [(2, 2)]
+    assert {sent.to for sent in group.sent if isinstance(sent.frame, Data)} == {B}
+
+
+def test_what_was_acknowledged_and_is_asked_for_is_gone_and_said_so() -> None:
+    """P-01: a connection never waits in silence; whoever asks for it has lost it."""
+    group = Group(2)
+    group.receive("b", A, one(A, 4, opens=True), one(A, 7))
+    assert group.receive("b", A, Gone(A, 5, EPOCH)).events == [Lost(A, 5, 5)]
+
+
+# The rows of the older protocols
+
+
+@pytest.mark.behaviour("I-10")
+def test_unicast_acknowledges_every_frame_and_repeats_everything() -> None:
+    group = Group(2, unicast="unicast")
+    for seqno in range(1, 6):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert acks_of(group) == [1, 2, 3, 4, 5]
+    group.lose_seqnos(6)
+    for seqno in range(6, 9):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert group.data("a", repair=True) == [(6, 6), (7, 7), (8, 8)]
+    assert group.frames(Nak) == []
+
+
+@pytest.mark.behaviour("I-12")
+def test_unicast2_asks_and_reports_now_and_then() -> None:
+    group = Group(2, unicast="unicast2", stability_interval="100ms")
+    group.lose_seqnos(3)
+    for seqno in range(1, 11):
+        group.send("a", b"%d" % seqno, to=B)
+        group.run_for(15 * MS)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 10)
+    assert [frame.ranges for frame in group.frames(Nak)] == [((3, 3),)]
+    assert len(acks_of(group)) < 5
+    times_ns = [sent.at_ns for sent in group.sent if isinstance(sent.frame, Ack)]
+    assert all(later - sooner >= 100 * MS for sooner, later in pairwise(times_ns[:-1]))
+
+
+@pytest.mark.behaviour("I-12")
+def test_unicast2_announces_its_end() -> None:
+    """A lost last message is noticed by the announcement, not by sending it again."""
+    group = Group(2, unicast="unicast2", stability_interval="50ms")
+    group.lose_seqnos(2)
+    group.send("a", b"1", to=B)
+    group.send("a", b"2", to=B)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 2)
+    assert (group.frames(Tail)[0].high, group.data("a", repair=True)) == (2, [(2, 2)])
+    assert [frame.ranges for frame in group.frames(Nak)] == [((2, 2),)]
+
+
+# Flow
+
+
+@pytest.mark.behaviour("P-08", "C-19")
+def test_a_full_window_drops_and_counts_and_never_waits() -> None:
+    """P-08: what does not fit is not acknowledged, and comes again when there is room."""
+    group = Group(2, capacity=4, max_unconsumed=1)
+    group.receive("b", A, one(A, 1, *numbers(1, 5), opens=True))
+    group.receive("b", A, one(A, 6), one(A, 9))
+    assert got(group, "b", "a") == [b"1"]
+    assert group["b"].counters["dropped.far"] == 3
+    for _ in range(5):
+        group.consumed("b", 1)
+    assert got(group, "b", "a") == numbers(1, 4)
+    group.receive("b", A, one(A, 5, *numbers(5, 9), repair=True))
+    assert got(group, "b", "a")[-1] == b"5"
+
+
+@pytest.mark.behaviour("P-08", "C-19", "S-68")
+@rows
+def test_a_slow_reader_slows_its_sender_and_nobody_else(row: str) -> None:
+    """Two connections into one application that takes three messages at a time; a third one elsewhere is not slowed."""
+    group = Group(4, unicast=row, capacity=8, max_unconsumed=3, stability_interval="20ms")
+    for by in "ab":
+        group.send(by, *numbers(1, 40), to=C)
+    group.send("a", *numbers(1, 3), to=D)
+    group.run_for(2 * SECOND)
+    assert got(group, "d", "a") == numbers(1, 3)
+    assert len(got(group, "c", "a") + got(group, "c", "b")) == 3
+    assert group.told("b", Accepted) == []
+    for _ in range(80):
+        group.consumed("c", 1)
+        group.run_for(20 * MS)
+    assert got(group, "c", "a") == got(group, "c", "b") == numbers(1, 40)
+    assert group["c"].counters.get("dropped.far", 0) == 0, "senders know how much there is room for"
+
+
+@pytest.mark.behaviour("P-03", "S-64")
+def test_one_full_connection_does_not_stop_others() -> None:
+    group = Group(3, capacity=5)
+    group.lose(to="b")
+    for seqno in range(1, 11):
+        group.send("a", b"%d" % seqno, to=B)
+        group.send("a", b"%d" % seqno, to=C)
+    group.send("a", b"for all")
+    group.run_for(SECOND)
+    assert got(group, "c", "a") == numbers(1, 10)
+    assert [delivery.messages() for delivery in group.deliveries[C] if delivery.kind != ONE] == [[b"for all"]]
+    assert marks_of(group, "a", "b") == (0, 5)
+
+
+@pytest.mark.behaviour("P-03", "C-20")
+def test_a_send_that_waits_can_time_out_be_cancelled_or_refused() -> None:
+    """And leaves no hole, for it has no number yet."""
+    group = Group(2, capacity=2)
+    lost = group.lose(by="b")
+    group.send("a", b"1", b"2", to=B)
+    late = group.send("a", b"late", to=B, timeout_ns=50 * MS).ticket
+    cancelled = group.send("a", b"cancelled", to=B).ticket
+    refused = group.send("a", b"refused", to=B, wait=False)
+    assert refused.events == [Refused(refused.ticket)]
+    group.cancel("a", cancelled)
+    waiting = group.send("a", b"3", to=B).ticket
+    group.run_for(100 * MS)
+    assert group.told("a", GivenUp) == [GivenUp(cancelled, 0, "cancel"), GivenUp(late, 0, "timeout")]
+    group.rules.remove(lost)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 3)
+    assert group.told("a", Accepted)[-1] == Accepted(waiting, 3, 3)
+
+
+@pytest.mark.behaviour("P-03")
+def test_who_pins_a_connection_is_named() -> None:
+    group = Group(3, pin_after="1s", conn_expiry_timeout="0s")
+    group.lose(to="b")
+    group.send("a", b"1", to=B)
+    group.run_for(1500 * MS)
+    assert [(event.members, event.low, event.high) for event in group.told("a", Pinned)] == [((B,), 0, 1)]
+
+
+# Large messages, acknowledged messages, modes
+
+
+@pytest.mark.behaviour("M-14")
+@rows
+def test_a_large_message_travels_in_pieces(row: str) -> None:
+    """Also if it is larger than the window, and pieces get lost."""
+    group = Group(2, unicast=row, max_frame_bytes=256, capacity=4, stability_interval="10ms")
+    group.lose_seqnos(2, 7)
+    large = bytes(range(250)) * 20
+    group.send("a", b"before", large, b"after", to=B)
+    group.settle()
+    assert got(group, "b", "a") == [b"before", large, b"after"]
+
+
+def test_a_message_over_the_limit_is_reported_by_its_reader() -> None:
+    group = Group(2)
+    group["b"].connections.config = group.config.replace(max_message_bytes="3000B")
+    group.send("a", b"x" * 5000, b"after", to=B)
+    group.settle()
+    assert group.told("b", Oversized)[0].origin == A
+    assert got(group, "b", "a") == [b"after"]
+
+
+@pytest.mark.behaviour("OL-03")
+@rows
+def test_an_acknowledged_message_to_one(row: str) -> None:
+    """The ack comes at once, whatever time there is between others."""
+    group = Group(3, unicast=row, ack_gap="1s", stability_interval="1s")
+    group.send("a", b"0", to=B)
+    group.run_for(10 * MS)
+    ticket = group.send("a", b"1", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    group.run_for(2 * MS)
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.behaviour("OL-03", "OL-20")
+@rows
+def test_an_acknowledged_message_whose_ack_is_lost(row: str) -> None:
+    group = Group(2, unicast=row, stability_interval="50ms")
+    group.lose(Ack, times=3)
+    ticket = group.send("a", b"1", to=B, mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert got(group, "b", "a") == [b"1"]
+
+
+@pytest.mark.behaviour("OL-08", "S-100")
+def test_an_out_of_band_message_to_one_overtakes_the_connection() -> None:
+    group = Group(3, capacity=1)
+    group.lose(Data)
+    group.send("a", b"1", b"2", to=B)
+    group.send("a", b"urgent", to=B, mode=Mode.OUT_OF_BAND)
+    group.run_for(5 * MS)
+    assert [delivery.messages() for delivery in group.deliveries[B]] == [[b"urgent"]]
+    assert {sent.to for sent in group.sent if isinstance(sent.frame, OutOfBand)} == {B}
+
+
+# To oneself
+
+
+@pytest.mark.behaviour("C-17", "S-49")
+def test_messages_to_oneself() -> None:
+    """They need no network, come in order, and nothing stays unacknowledged."""
+    group = Group(2)
+    group.lose()
+    for seqno in range(1, 101):
+        group.send("a", b"%d" % seqno, to=A)
+    group.send("a", b"x" * 5000, b"last", to=A)
+    assert got(group, "a", "a") == [*numbers(1, 100), b"x" * 5000, b"last"]
+    assert group.sent == []
+    assert group["a"].is_quiet
+    assert {delivery.epoch for delivery in group.deliveries[A]} == {epoch_of(group, "a", "a")}
+    group.settle()
+
+
+@pytest.mark.behaviour("C-17", "M-16")
+def test_messages_to_oneself_wait_for_a_slow_application() -> None:
+    group = Group(2, capacity=4, max_unconsumed=2)
+    group.send("a", *numbers(1, 20), to=A)
+    assert got(group, "a", "a") == numbers(1, 2)
+    assert group.told("a", Accepted) == []
+    for seqno in range(3, 21):
+        group.consumed("a", 1)
+        assert got(group, "a", "a") == numbers(1, seqno)
+    assert marks_of(group, "a", "a") == (20, 20)
+    assert got(group, "b", "a") == []
+
+
+@pytest.mark.behaviour("C-17", "S-101", "M-11")
+def test_a_message_to_oneself_that_is_not_wanted_is_neither_delivered_nor_left_behind() -> None:
+    """Said with the message; what the group's messages do is another matter."""
+    group = Group(2, loopback=False, max_unconsumed=10)
+    for seqno in range(1, 10):
+        group.send("a", b"%d" % seqno, to=A, loopback=None if seqno % 3 else False)
+    assert got(group, "a", "a") == [b"%d" % seqno for seqno in range(1, 10) if seqno % 3]
+    assert marks_of(group, "a", "a") == (9, 9)
+    group.send("a", b"to b", to=B, loopback=False)
+    group.settle()
+    assert got(group, "b", "a") == [b"to b"]
+
+
+@pytest.mark.behaviour("OL-03")
+def test_an_acknowledged_message_to_oneself() -> None:
+    group = Group(2, max_unconsumed=1)
+    group.send("a", b"1", to=A)
+    ready = group.send("a", b"2", to=A, mode=Mode.ACKNOWLEDGED)
+    assert Acknowledged(ready.ticket) not in ready.events
+    assert Acknowledged(ready.ticket) in group.consumed("a", 1).events
+
+
+# Beside other protocols
+
+
+@pytest.mark.behaviour("U3-01")
+@pytest.mark.parametrize("profile", ["nakack4", "nakack", "ordered", "classic"])
+@rows
+def test_connections_work_beside_every_protocol_of_the_group(profile: str, row: str) -> None:
+    """And go on through a view that both are in, whatever that means for messages to all."""
+    group = Group(3, profile=profile, unicast=row, stability_interval="20ms")
+    for seqno in range(1, 6):
+        group.send("a", b"%d" % seqno, to=B)
+        group.send("a", b"all")
+    group.run_for(30 * MS)
+    epoch = epoch_of(group, "a", "b")
+    group.install(View.of(2, A, B))
+    for seqno in range(6, 11):
+        group.send("a", b"%d" % seqno, to=B)
+    group.settle()
+    assert got(group, "b", "a") == numbers(1, 10)
+    assert epoch_of(group, "a", "b") == epoch
+    runs = [delivery.content for delivery in group.deliveries[B] if delivery.kind == ONE]
+    assert [run.view for run in runs if isinstance(run, Run)][-1] == 2
+
+
+@pytest.mark.behaviour("N7-17")
+def test_messages_to_one_do_not_count_for_votes() -> None:
+    """Votes are about the streams to the group; messages to one, or to oneself, bring none about."""
+    group = Group(2, profile="nakack", stability_bytes="1KiB", stability_interval="10s")
+    group.settle(within_ns=60 * SECOND)
+    before = group["a"].counters.get("sent.vote", 0), group["b"].counters.get("sent.vote", 0)
+    group.send("b", *[b"x" * 100] * 100, to=B)
+    group.send("a", *[b"x" * 100] * 100, to=B)
+    group.run_for(SECOND)
+    assert (group["a"].counters.get("sent.vote", 0), group["b"].counters.get("sent.vote", 0)) == before
