@@ -1,4 +1,4 @@
-"""The checks of what is not the stream to the group: connections, out-of-band and unreliable messages, acknowledged sends.
+"""The checks of what is not the stream to the group: connections, out-of-band, unreliable and acknowledged messages.
 
 They are the same promises under the same names: S1 to S4, S8 and S9 for every connection, S5 for out-of-band messages.
 A connection is a stream of its own: its first message is number 1, and from there on everything is handed out once, in
@@ -317,7 +317,7 @@ class S5(Check):
         if gone:
             for (origin, _), owed in self._owed.items():
                 if origin == life.address:
-                    owed -= gone
+                    owed.difference_update(gone)
 
     def close(self) -> None:
         """At rest nobody is owed anything."""
@@ -371,7 +371,7 @@ class Acknowledgements(Check):
         """At rest no acknowledged send is open."""
         if not self.judge.settled:
             return
-        for (sender, ticket), _ in self._asked.items():
+        for sender, ticket in self._asked:
             if self.model.lives[sender].alive and (sender, ticket) in self._last:
                 self.fail(f"send {ticket} of {sender} was never reported as acknowledged")
 

@@ -3,9 +3,9 @@
 Each compares one promise with the judge's own model, after every step. What they need of a member beside its answers is
 its windows' marks, which are the thing promised; no counter of the machine is believed.
 
-``CHECKS`` lists everything that runs online, the liveness checks included. Three ids of the list live elsewhere: S5
-will apply when there are out-of-band messages, S17 compares two runs (:func:`gapless.sim.run.same_digest`), and L5
-needs an exhaustive search.
+``CHECKS`` lists everything that runs online, the liveness checks included, and those of what is beside the stream to
+the group (beside.py). Two ids of the list live elsewhere: S17 compares two runs (:func:`gapless.sim.run.same_digest`),
+and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import Accepted, Lost, Started
+from gapless.core.timers import TIMERS
 from gapless.run import BEGIN, END, NOT_BACK, PIECE
+from gapless.sim.beside import BESIDE
 from gapless.sim.exchange import S10, S11, S12
 from gapless.sim.judge import Check, Judge
 from gapless.sim.liveness import L1, L2, L3, L4, S16
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from gapless.core.window import Window
     from gapless.identity import Address, View
     from gapless.sim.judge import Outgoing
-    from gapless.sim.model import Heard, Life
+    from gapless.sim.model import Heard, Life, Stream
     from gapless.wire import Ack, Data, Datagram, Gone, Tail
 
 
@@ -62,15 +64,17 @@ class S1(Check):
         elif run.flags & END and b"".join((*stream.piece_bytes, run.payload)) != stream.queue[0].payload:
             self.fail(f"the pieces up to {run} do not add up to the message of the application")
 
-    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
         """Look for the send of what is delivered."""
-        origin = self.model.lives.get(delivery.origin)
-        if origin is None or delivery.last > origin.stream.high:
+        stream = _stream(life, heard, delivery)
+        if stream is None or delivery.last > stream.high:
             self.fail(f"{life.name} delivers {delivery.first}..{delivery.last} of {delivery.origin}, never sent")
 
     def event(self, life: Life, event: Event) -> None:
         """Compare the numbers that the application is told with those that are taken."""
-        if isinstance(event, Accepted) and not 0 < event.first <= event.last <= life.stream.high:
+        if not isinstance(event, Accepted) or event.ticket not in life.tickets:
+            return
+        if not 0 < event.first <= event.last <= life.stream.high:
             self.fail(f"{event} names seqnos that have not been sent")
 
 
@@ -95,7 +99,7 @@ class S3(Check):
         """A delivery begins at the very next message."""
         origin = self.model.lives.get(delivery.origin)
         if origin is not None and heard is not None and heard.open:
-            due = heard.due(origin.stream)
+            due = heard.due()
         elif origin is life:
             due = life.stream.wanted_from(life.own_next)
         else:
@@ -112,9 +116,8 @@ class S3(Check):
         passable = heard.consecutive()
         if delivered > passable:
             self.fail(f"delivered of {origin} moves to {delivered} over a gap at {passable + 1}")
-        stream = self.model.lives[origin].stream
-        begin = heard.due(stream)
-        if begin <= delivered and stream.end_of(begin) <= delivered:
+        begin = heard.due()
+        if begin <= delivered and heard.stream.end_of(begin) <= delivered:
             self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
 
     def own_moved(self, life: Life, window: Window) -> None:
@@ -130,12 +133,12 @@ class S4(Check):
 
     name = "S4"
 
-    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
         """Compare content, message by message in effect, run by run in cost."""
-        origin = self.model.lives.get(delivery.origin)
-        if origin is None:
+        stream = _stream(life, heard, delivery)
+        if stream is None:
             return
-        stream, (_, first, last, content) = origin.stream, delivery
+        first, last, content = delivery.first, delivery.last, delivery.content
         sent = stream.content(first, last)
         if isinstance(content, bytes):
             same = content == sent and stream.end_of(first) == last
@@ -143,7 +146,7 @@ class S4(Check):
             lengths = stream.lengths[2 * (first - 1) : 2 * last]
             same = content.payload == sent and content.lengths == lengths and content.count == last - first + 1
         if not same:
-            self.fail(f"{life.name} delivers other bytes than {origin.name} sent as {first}..{last}")
+            self.fail(f"{life.name} delivers other bytes than {delivery.origin} sent as {first}..{last}")
 
 
 class S6(Check):
@@ -153,7 +156,8 @@ class S6(Check):
 
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """A receiver stores what the model says that it holds, and nothing out of reach."""
-        stored, delivered, reach = window.stored, window.delivered, self.judge.reach
+        delivered, reach = window.delivered, self.judge.reach
+        stored = window.stored - (delivered - window.low) if window.keep else window.stored
         held = (heard.held >> (delivered - heard.delivered)).bit_count()
         if stored != held:
             self.fail(f"{stored} messages of {origin} are stored, {held} should be")
@@ -257,7 +261,7 @@ class S8(Check):
         """The member that the ack is from has delivered that far."""
         if frame.origin != life.address:
             return
-        taken = self.model.lives[sender].has_taken(life.address)
+        taken = self.model.lives[sender].has_taken(life.address, frame.epoch)
         if frame.seqno > taken:
             self.fail(f"an ack of {sender} for {frame.seqno} came in; it has {taken}")
 
@@ -319,11 +323,23 @@ class S9(Check):
         stream = life.stream
         if window.low == stream.marks.low:
             return
-        for member, ack in stream.acks.items():
-            if max(ack, window.delivered if member == life.address else 0) < window.low:
-                self.fail(f"low moves to {window.low}, but {member} has acknowledged {ack}")
+        if self.config.row.release == "acks":
+            for member, ack in stream.acks.items():
+                if max(ack, window.delivered if member == life.address else 0) < window.low:
+                    self.fail(f"low moves to {window.low}, but {member} has acknowledged {ack}")
+        else:
+            self._check_stable(life, window)
         if self._purged_to != window.low and self._tracing(life):
             self.fail(f"low moves to {window.low}, the trace says {self._purged_to}")
+
+    def _check_stable(self, life: Life, window: Window) -> None:
+        """What is stable has been delivered by every member of the view, in truth."""
+        for member in life.view_members:
+            taken = window.delivered
+            if member != life.address:
+                taken = self.model.lives[member].has_taken(life.address, life.epoch)
+            if taken < window.low:
+                self.fail(f"low moves to {window.low}, but {member} has {taken}")
 
     @staticmethod
     def _tracing(life: Life) -> bool:
@@ -368,16 +384,18 @@ class S14(Check):
         """Compare the sizes of all tables with the formula."""
         member, config, reach = life.member, self.config, self.judge.reach
         members = max(1, len(life.view_members))
-        early = config.become_server_queue_size
-        stored = member.outbound.window.stored + sum(
-            stream.window.stored for stream in member.inbound.values() if stream.window is not None
-        )
+        early = config.become_server_queue_size if config.retransmits else reach
+        windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
+        ahead = sum(w.stored - (w.delivered - w.low if w.keep else 0) for w in windows)
+        kept_bytes = max((w.stored_bytes for w in windows if w.keep), default=0)
+        stored = member.outbound.window.stored + ahead
         # In one moment (min_retry / 2) low can pass the whole window a few times, and each member asks by itself.
         sizes = {
             "stored messages": (stored, members * reach),
             "streams": (len(member.inbound), members - 1),
             "acks": (len(tuple(member.outbound.acks.items())), members),
-            "timers": (len(member.armed()), 5),
+            "kept bytes": (kept_bytes, config.window_bytes + reach * config.max_frame_bytes),
+            "timers": (len(member.armed()), len(TIMERS)),
             "early runs": (max((len(s._early) for s in member.inbound.values()), default=0), early),
             "questions": (max((len(s.gaps._asked) for s in member.inbound.values()), default=0), reach),
             "recent repairs": (len(member.outbound.repairs._recent), 4 * members * reach),
@@ -424,6 +442,11 @@ class S18(Check):
                 self.fail(f"{source}->{target}: {books.balance()} copies unaccounted for, {books.spoiled} mislabelled")
 
 
+def _stream(life: Life, heard: Heard | None, delivery: Delivery) -> Stream | None:
+    """Return the stream that a delivery is of."""
+    return life.stream if delivery.origin == life.address else None if heard is None else heard.stream
+
+
 def _check_unchanged(check: Check, life: Life, before: object, ready: Ready, reasons: tuple[str, ...]) -> None:
     if check.judge.fingerprint(life) != before:
         check.fail("a refused datagram changed the state")
@@ -455,5 +478,6 @@ CHECKS: tuple[type[Check], ...] = (
     L2,
     L3,
     L4,
+    *BESIDE,
 )
 """Every check that runs online, in the order in which they look at a step."""

@@ -2,113 +2,203 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
+from gapless.run import ACKED
 from gapless.sim.judge import Check, Judge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gapless.core.ready import Step
     from gapless.identity import Address
+    from gapless.run import Run
     from gapless.sim.model import Heard, Life, Stream
     from gapless.wire import Data, Nak
 
 
+class _Exchange:
+    """One nak of one step, and what became of it; ``perhaps`` is what was asked for and stored when it came."""
+
+    __slots__ = ("held_back", "peer", "perhaps", "repaired", "traced")
+
+    def __init__(self, peer: Address) -> None:
+        self.peer = peer
+        self.perhaps: set[int] = set()
+        self.repaired: set[int] = set()
+        self.traced: set[int] = set()
+        self.held_back: set[int] = set()
+
+
+class _Memory:
+    """What one member has repaired of one stream: to whom and when, and in bytes."""
+
+    __slots__ = ("repaired", "size_bytes")
+
+    def __init__(self) -> None:
+        self.repaired: dict[int, list[tuple[Address | None, int]]] = {}
+        self.size_bytes: deque[tuple[int, int]] = deque()
+
+    def lately(self, seqno: int, peer: Address | None, since_ns: int) -> bool:
+        """Return whether ``seqno`` was repaired to ``peer``, or to all, after ``since_ns``."""
+        return any(to in {None, peer} and at_ns > since_ns for to, at_ns in self.repaired.get(seqno, ()))
+
+    def prune(self, low: int) -> None:
+        """Forget the repairs of what is purged."""
+        if len(self.repaired) > 256:
+            self.repaired = {seqno: times for seqno, times in self.repaired.items() if seqno > low}
+
+
 class S10(Check):
-    """Repairs are exact: asked for and stored = repaired or held back for a true reason; with the original bytes."""
+    """Repairs are exact: asked for and stored = repaired or held back for a true reason; with the original bytes.
+
+    What is sent again without being asked (an acknowledged message) has the original bytes too, and goes to one member.
+    """
 
     name = "S10"
 
     def __init__(self, judge: Judge) -> None:
         super().__init__(judge)
-        self._asked: set[int] = set()
-        self._peer: Address | None = None
-        self._repaired: set[int] = set()
-        self._held_back: dict[int, str] = {}
-        self._traced: set[int] = set()
+        self._exchanges: dict[Address, _Exchange] = {}
+        self._memories: dict[tuple[Address, Address, int], _Memory] = {}
+        self._unasked: list[tuple[int, int, Address | None]] = []
+
+    def _memory(self, life: Life, origin: Address) -> _Memory:
+        key = life.address, origin, life.epoch
+        memory = self._memories.get(key)
+        if memory is None:
+            memory = self._memories[key] = _Memory()
+        return memory
+
+    def _stream(self, life: Life, origin: Address) -> Stream | None:
+        if origin == life.address:
+            return life.stream
+        heard = life.heard.get(origin)
+        return heard.stream if heard is not None and self.judge.keeps else None
 
     def nak_in(self, life: Life, sender: Address, frame: Nak) -> None:
         """Remember what is asked for and stored at this moment."""
-        if frame.origin != life.address:
+        origin = frame.origin
+        if self._stream(life, origin) is None:
             return
-        stream = life.stream
-        low, high = max(stream.marks.low, stream.stable()), stream.high
-        self._peer = sender
-        self.judge.at_end.append(self.end)
+        if not self._exchanges:
+            self.judge.at_end.append(self.end)
+        exchange = self._exchanges.setdefault(origin, _Exchange(sender))
         for first, last in frame.ranges:
-            self._asked.update(range(max(first, low + 1), min(last, high) + 1))
+            exchange.perhaps.update(self._stored(life, origin, first, last))
+
+    @staticmethod
+    def _stored(life: Life, origin: Address, first: int, last: int) -> Iterable[int]:
+        if origin == life.address:
+            stream = life.stream
+            return range(max(first, stream.marks.low + 1), min(last, stream.high) + 1)
+        heard = life.heard[origin]
+        held = heard.held
+        seqnos = range(max(first, heard.marks.low + 1), min(last, heard.high) + 1)
+        return (s for s in seqnos if s <= heard.delivered or held >> (s - heard.delivered - 1) & 1)
 
     def row_repair(self, life: Life, row: Step) -> None:  # noqa: ARG002
         """Remember what the trace says was repaired."""
-        self._traced.update(range(row.first, row.last + 1))
+        if row.reason == "unasked":
+            self._unasked.append((row.first, row.last, row.peer))
+        elif row.origin is not None and (exchange := self._exchanges.get(row.origin)) is not None:
+            exchange.traced.update(range(row.first, row.last + 1))
 
     def row_suppressed(self, life: Life, row: Step) -> None:
         """Remember what was held back, and check the reason."""
-        self._held_back.update(dict.fromkeys(range(row.first, row.last + 1), row.reason))
-        stream, now_ns = life.stream, self.judge.local_ns
+        assert row.origin is not None
+        exchange, memory = self._exchanges.get(row.origin), self._memory(life, row.origin)
+        if exchange is not None:
+            exchange.held_back.update(range(row.first, row.last + 1))
+        now_ns = self.judge.local_ns
         if row.reason == "repeat":
             moment_ns = self.config.min_retry_ns // 2
             for seqno in range(row.first, row.last + 1):
-                if not _repaired_lately(stream, seqno, row.peer, now_ns - moment_ns):
+                if not memory.lately(seqno, row.peer, now_ns - moment_ns):
                     self.fail(f"{seqno} is held back as a repeat, but was not repaired to {row.peer} a moment ago")
         elif row.reason == "budget":
-            self._check_budget(stream, row, now_ns)
+            self._check_budget(life, row, memory, now_ns)
         else:
             self.fail(f"{row.first}..{row.last} is held back for {row.reason!r}, which is no reason")
 
-    def _check_budget(self, stream: Stream, row: Step, now_ns: int) -> None:
-        recent, interval_ns = stream.repaired_bytes, self.config.xmit_interval_ns
+    def _check_budget(self, life: Life, row: Step, memory: _Memory, now_ns: int) -> None:
+        recent, interval_ns = memory.size_bytes, self.config.xmit_interval_ns
         while recent and now_ns - recent[0][0] > interval_ns:
             recent.popleft()
+        assert row.origin is not None
+        stream = self._stream(life, row.origin) or life.stream
+        exchange = self._exchanges.get(row.origin)
         size_bytes = len(stream.content(row.first, row.last)) + 2 * (row.last - row.first + 1)
+        size_bytes += sum(len(stream.parts[seqno - 1]) + 2 for seqno in (exchange.traced if exchange else ()))
         spent_bytes = sum(sent_bytes for _, sent_bytes in recent)
-        if spent_bytes + size_bytes + self._now_bytes(stream) <= self.config.repair_budget_bytes:
+        if spent_bytes + size_bytes <= self.config.repair_budget_bytes:
             self.fail(
                 f"{row.first}..{row.last} is held back for the budget, of which only {spent_bytes} bytes are spent"
             )
-
-    def _now_bytes(self, stream: Stream) -> int:
-        """Return the bytes of this step's own repairs, which have not been learnt yet."""
-        return sum(len(stream.parts[seqno - 1]) + 2 for seqno in self._traced)
 
     def data_out(self, life: Life, to: Address | None, frame: Data) -> None:
         """Compare a repair with the original."""
         if not frame.repair:
             return
-        run, stream = frame.run, life.stream
-        if self._peer is None:
-            self.fail(f"{run} is repaired, but nobody asked")
-            self.judge.at_end.append(self.end)
-        if run.origin != life.address or run.last > stream.high:
-            self.fail(f"{run} is repaired, but was never sent")
+        run = frame.run
+        stream = self._stream(life, run.origin)
+        if stream is None or run.last > stream.high:
+            self.fail(f"{run} is repaired, but was never sent, or not kept")
             return
         same_flags = stream.flags[run.first - 1 : run.last] == [run.flags] * run.count
         if run.payload != stream.content(run.first, run.last) or not same_flags:
             self.fail(f"the repair {run} has other bytes than the original")
-        now_ns = self.judge.local_ns
-        seqnos = range(run.first, run.last + 1)
-        self._repaired.update(seqnos)
+        memory = self._memory(life, run.origin)
+        memory.size_bytes.append((self.judge.local_ns, run.size_bytes))
+        if (run.first, run.last, to) in self._unasked:
+            self._unasked.remove((run.first, run.last, to))
+            if not run.flags & ACKED or to is None:
+                self.fail(f"{run} is sent to {to} again, but nobody asked")
+            return
+        exchange = self._exchanges.get(run.origin)
+        if exchange is None:
+            self.fail(f"{run} is repaired, but nobody asked")
+            return
+        self._answer(run, to, exchange, memory)
+
+    def _answer(self, run: Run, to: Address | None, exchange: _Exchange, memory: _Memory) -> None:
+        now_ns, peer = self.judge.local_ns, exchange.peer
         moment_ns = self.config.min_retry_ns // 2
-        for seqno in seqnos:
-            if _repaired_lately(stream, seqno, self._peer, now_ns - moment_ns):
-                self.fail(f"{seqno} is repaired to {self._peer} again within a moment")
-            stream.repaired.setdefault(seqno, []).append((to, now_ns))
-        stream.repaired_bytes.append((now_ns, run.size_bytes))
-        only = {"always": None, "never": self._peer}.get(self.config.use_mcast_xmit, to)
-        if to not in {None, self._peer} or to != only:
-            self.fail(f"{run} is repaired to {to}, but {self._peer} asked")
+        for seqno in range(run.first, run.last + 1):
+            if memory.lately(seqno, peer, now_ns - moment_ns):
+                self.fail(f"{seqno} is repaired to {peer} again within a moment")
+            memory.repaired.setdefault(seqno, []).append((to, now_ns))
+            exchange.repaired.add(seqno)
+        only = {"always": None, "never": peer}.get(self.config.use_mcast_xmit, to)
+        if to not in {None, peer} or to != only:
+            self.fail(f"{run} is repaired to {to}, but {peer} asked")
 
     def end(self, life: Life) -> None:
-        """Compare what was asked for with what was answered."""
-        if self._repaired | self._held_back.keys() != self._asked:
-            self.fail(
-                f"{sorted(self._asked)} was asked for and stored; repaired {sorted(self._repaired)}, "
-                f"held back {sorted(self._held_back)}"
-            )
-        if self._repaired != self._traced:
-            self.fail(f"the trace says {sorted(self._traced)} was repaired, in truth {sorted(self._repaired)} was")
-        _prune(life.stream)
-        self._asked, self._repaired, self._traced, self._held_back = set(), set(), set(), {}
-        self._peer = None
+        """Compare what was asked for with what was answered; what was purged in this very step may be either."""
+        for origin, exchange in self._exchanges.items():
+            low = self._low(life, origin)
+            answered = exchange.repaired | exchange.held_back
+            missed = {seqno for seqno in exchange.perhaps if seqno > low} - answered
+            if missed or answered - exchange.perhaps:
+                self.fail(
+                    f"{sorted(exchange.perhaps)} was asked for and stored; repaired {sorted(exchange.repaired)}, "
+                    f"held back {sorted(exchange.held_back)}"
+                )
+            if exchange.repaired != exchange.traced:
+                self.fail(
+                    f"the trace says {sorted(exchange.traced)} was repaired, in truth {sorted(exchange.repaired)} was"
+                )
+            self._memory(life, origin).prune(low)
+        self._exchanges = {}
+        self._unasked = []
+
+    @staticmethod
+    def _low(life: Life, origin: Address) -> int:
+        if origin == life.address:
+            return life.member.outbound.window.low
+        window = life.member.inbound[origin].window
+        return 0 if window is None else window.low
 
 
 class S11(Check):
@@ -125,7 +215,8 @@ class S11(Check):
     def nak_out(self, life: Life, to: Address | None, frame: Nak) -> None:
         """Compare every range with what is known of the stream."""
         heard = life.heard.get(frame.origin)
-        if heard is None or to != frame.origin:
+        anybody = self.config.xmit_from_random_member and self.judge.keeps and to in life.heard and frame.ranges
+        if heard is None or (to != frame.origin and not anybody):
             self.fail(f"a nak for {frame.origin} goes to {to}")
             return
         if not frame.ranges:
@@ -208,7 +299,8 @@ class S12(Check):
 
     def _check_full(self, life: Life, origin: Address) -> None:
         """Something was refused for its bytes: all of it together must be over the limit. Learn what is left."""
-        heard, stream = life.heard[origin], self.model.lives[origin].stream
+        heard = life.heard[origin]
+        stream = heard.stream
         window = life.member.inbound[origin].window
         bits = enumerate(bin(heard.held)[:1:-1], heard.delivered)
         held_bytes = sum(len(stream.parts[at]) + 2 for at, bit in bits if bit == "1")
@@ -224,6 +316,10 @@ class S12(Check):
         """Compare with what the model expects."""
         expected, dropped = self.judge.expected, self._dropped
         found = self._stored + dropped.get("full", 0), *map(dropped.get, _COUNTED, _ZEROS)
+        if self.judge.keeps:
+            # What lies at or below delivered is a duplicate as long as it is kept, and old from then on.
+            expected = expected._replace(duplicate=expected.duplicate + expected.old, old=0)
+            found = (found[0], found[1] + found[2], 0, *found[3:])
         if found != expected:
             self.fail(f"{life.name} took {self._stored} and dropped {dropped}, but {expected} was due")
         self._stored, self._summoned, self._full = 0, False, False
@@ -231,17 +327,6 @@ class S12(Check):
             self._dropped = {}
 
 
-_COUNTED = ("duplicate", "old", "far", "early")
-_ZEROS = (0, 0, 0, 0)
-_DATA_REASONS = ("duplicate", "old", "far", "early", "full")
-
-
-def _repaired_lately(stream: Stream, seqno: int, peer: Address | None, since_ns: int) -> bool:
-    return any(to in {None, peer} and at_ns > since_ns for to, at_ns in stream.repaired.get(seqno, ()))
-
-
-def _prune(stream: Stream) -> None:
-    """Forget the repairs of what is purged."""
-    low = stream.marks.low
-    if len(stream.repaired) > 256:
-        stream.repaired = {seqno: times for seqno, times in stream.repaired.items() if seqno > low}
+_COUNTED = ("duplicate", "old", "far", "early", "view")
+_ZEROS = (0, 0, 0, 0, 0)
+_DATA_REASONS = ("duplicate", "old", "far", "early", "view", "full")

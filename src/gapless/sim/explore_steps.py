@@ -19,7 +19,7 @@ from gapless.config import Config, RepairTo
 from gapless.core.member import Member
 from gapless.identity import Address, Marks, View, group_id
 from gapless.sim.explore_checks import Failure, Sight, Turn, Witness, judge, payload
-from gapless.sim.naming import kind_of, life_name, span_of
+from gapless.sim.naming import kind_of, life_name, span_of, stream_of
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Ack, Data, Gone, Tail
 
@@ -105,7 +105,7 @@ class Frames:
 
 def _name(frame: Frame) -> str:
     first, last = span_of(frame)
-    origin = frame.run.origin if isinstance(frame, Data) else frame.origin
+    origin, _ = stream_of(frame)
     return f"{kind_of(frame)} {life_name(origin)}{first}" + (f"..{last}" if last != first else "")
 
 

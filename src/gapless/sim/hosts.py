@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.core.member import Member
+from gapless.core.rare import never
 from gapless.identity import Address
 from gapless.sim.faults import Clock
 from gapless.sim.naming import life_name, node_number
@@ -17,6 +18,7 @@ from gapless.sim.seeds import split
 
 if TYPE_CHECKING:
     from gapless.config import Config
+    from gapless.core.rare import Rarely
     from gapless.sim.model import Life
     from gapless.sim.network import Parcel
     from gapless.sim.script import Action
@@ -84,12 +86,14 @@ class Host:
         self.received: dict[str, list[bytes]] = {}
         self.ticket_of: list[int] = []
 
-    def start(self, name: str, group: int, config: Config, seed: int, *, tracing: bool) -> Member:
+    def start(
+        self, name: str, group: int, config: Config, seed: int, *, tracing: bool, rarely: Rarely = never
+    ) -> Member:
         """Begin the life called ``name``."""
         self.incarnation = 1 + name.count("'")
         self._reset()
         rng = split(seed, f"member {name}")
-        self.member = Member(self.address, group, config, rng, tracing=tracing)
+        self.member = Member(self.address, group, config, rng, tracing=tracing, rarely=rarely)
         return self.member
 
     def crash(self) -> list[Parcel]:
@@ -110,8 +114,7 @@ class Host:
         """Return whether the member has sent and heard everything that there is."""
         member = self.member
         assert member is not None
-        outbound = member.outbound
-        if outbound.window.low != outbound.window.high or self.paused or len(outbound.queue) or outbound.tail_due_ns:
+        if self.paused or not member.is_quiet or member.outbound.tail_due_ns:
             return False
         for origin, stream in member.inbound.items():
             other = by_node[origin.node]
@@ -119,6 +122,7 @@ class Host:
                 return False
             if other.address == origin and other.member is not None:
                 theirs = other.member.outbound
-                if self.address in theirs.acks and stream.window.delivered < theirs.window.high:
+                same = theirs.epoch == stream.epoch
+                if self.address in theirs.acks and same and stream.window.delivered < theirs.window.high:
                     return False
         return True

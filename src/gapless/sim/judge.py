@@ -7,25 +7,25 @@ compare what happened with what had to happen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from gapless.core.ready import GivenUp, Lost, Oversized, Refused, Started
-from gapless.identity import Marks
-from gapless.run import END, PIECE
+from gapless.core.ready import GROUP, Refused
+from gapless.modes import Mode
 from gapless.sim.faults import NEVER_NS
+from gapless.sim.learning import NOTHING, Expected, Learner, Violation
 from gapless.sim.model import Heard, Life, Model, Waiting
-from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
+from gapless.wire import Ack, Close, Data, Datagram, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Tail, Unreliable, Vote
+from gapless.wire.frames import CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gapless.config import Config
     from gapless.core.member import Member
-    from gapless.core.ready import Delivery, Event, Ready
-    from gapless.core.window import Window
+    from gapless.core.ready import Delivery, Ready
     from gapless.identity import Address, Digest, View
-    from gapless.run import Run
     from gapless.sim.network import Books
+    from gapless.wire import Frame
 
 _make = tuple.__new__
 
@@ -49,6 +49,14 @@ EVENTS = (
     "TIMER",
     "VIEW",
     "STATE",
+    "EARLY",
+    "VOTE_OUT",
+    "VOTE_IN",
+    "STABLE_OUT",
+    "STABLE_IN",
+    "SEND_ASIDE",
+    "STORE_ASIDE",
+    "REPAIR_ASIDE",
 )
 """Every event that a member writes into its trace."""
 
@@ -65,37 +73,6 @@ Hooks = dict[type, "tuple[Callable[..., None], ...]"]
 """What is called for a frame, by the frame's type."""
 
 
-class Violation(NamedTuple):
-    """A promise that was broken: which check, when, at whom, and what exactly."""
-
-    check: str
-    t_ns: int
-    member: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.check} at {self.t_ns / 1e9:.6f} s, member {self.member}: {self.message}"
-
-
-class Expected(NamedTuple):
-    """What must become of the messages that one datagram brings."""
-
-    accepted: int = 0
-    duplicate: int = 0
-    old: int = 0
-    far: int = 0
-    early: int = 0
-
-    def plus(self, other: Expected) -> Expected:
-        """Return the sum."""
-        if self is NOTHING:
-            return other
-        return Expected(*(mine + its for mine, its in zip(self, other, strict=True)))
-
-
-NOTHING = Expected()
-
-
 class Check:
     """One invariant. A check defines the hooks it needs; the judge calls those and no others.
 
@@ -105,6 +82,9 @@ class Check:
     stream of another whose marks may have moved, ``own_moved`` if those of the own stream have, and whatever was put
     into ``judge.at_end``; of every so many steps ``sampled`` sees the whole. Beside the steps: ``timed`` when a time
     has come that was given to ``judge.look_at``, ``view`` before a view is installed, ``close`` when the run is over.
+
+    What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
+    for frames, ``handed`` for deliveries, ``stepped`` after a step of a member that has connections.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
@@ -122,7 +102,7 @@ class Check:
         self.judge.report(self.name, message)
 
 
-class Judge:
+class Judge(Learner):
     """All checks over one run.
 
     The world sets what only it can know: ``resting`` once the group has settled, ``settled`` if it ever did,
@@ -152,7 +132,13 @@ class Judge:
         self._digest: Digest = {}
         self._departing: list[Address] = []
         self.look_ns = calm_ns
-        self.reach = config.capacity if config.window == "fixed" else config.far_limit
+        self.reach = config.reach
+        self.by_view = config.row.numbering == "view"
+        self.keeps = config.row.release == "stability" and not config.discard_delivered
+        self.tuned = False
+        self._called: list[Datagram] = []
+        self._called_later: list[Data] = []
+        self._too_late = 0
         self.checks = [check(self) for check in checks]
         self._refused = self._hooks("refused")
         self._incoming: Hooks = {
@@ -162,6 +148,10 @@ class Judge:
             Tail: (*self._hooks("tail_in"), self._learn_tail),
             Gone: (*self._hooks("gone_in"), self._learn_gone),
         }
+        self._beside_in = self._hooks("beside_in")
+        self._sent = self._hooks("sent")
+        self._handed = self._hooks("handed")
+        self._stepped = self._hooks("stepped")
         self._rows = {event: self._hooks(f"row_{event.lower()}") for event in EVENTS}
         self._outgoing = self._frames_out()
         self._event = self._hooks("event")
@@ -191,6 +181,7 @@ class Judge:
             Nak: self._hooks("nak_out"),
             Tail: self._hooks("tail_out"),
             Gone: self._hooks("gone_out"),
+            **dict.fromkeys(_BESIDE, self._hooks("beside_out")),
         }
 
     def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
@@ -219,41 +210,69 @@ class Judge:
         self.t_ns, self.life = t_ns, life
         for hook in self._view:
             hook(life, view)
+        first_view = life.view is None
         life.view = view
         life.view_members = frozenset(view.members)
+        heard = life.heard
+        for origin in [origin for origin in heard if self.by_view or origin not in life.view_members]:
+            life.departed[origin] = heard.pop(origin)
+            self._departing.append(origin)
+        if self.by_view:
+            life.restart(view.id.number)
         stream = life.stream
         stream.acks = {member: stream.acks.get(member, stream.high) for member in view.members}
         stream.starts = {member: stream.starts.get(member, stream.high) for member in view.members}
-        heard = life.heard
-        for origin in [origin for origin in heard if origin not in life.view_members]:
-            life.departed[origin] = heard.pop(origin)
-            self._departing.append(origin)
         for origin in view.members:
             if origin not in heard and origin != life.address:
-                marks, former = (digest or {}).get(origin), life.departed.pop(origin, None)
-                start = None if marks is None else marks.delivered
-                if former is None:
-                    heard[origin] = Heard(start)
-                else:
-                    stream = self.model.lives[origin].stream
-                    heard[origin] = Heard(start, former.end(stream))
-                    heard[origin].forgiven = max(stream.marks.low, life.taken[origin])
+                self._hear_of(life, origin, digest or {})
+        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view)
+        self._called_later, past = life.room.call_later(life)
+        self._too_late += past
+
+    def _hear_of(self, life: Life, origin: Address, digest: Digest) -> None:
+        """Begin to listen to a member of the new view."""
+        if self.by_view:
+            life.heard[origin] = Heard(self.model.lives[origin].stream_of(life.epoch), 0, 0, life.epoch)
+            return
+        marks, former = digest.get(origin), life.departed.pop(origin, None)
+        start, stream = None if marks is None else marks.delivered, self.model.lives[origin].stream
+        if former is None:
+            life.heard[origin] = Heard(stream, start)
+        else:
+            life.heard[origin] = Heard(stream, start, former.end())
+            life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
 
     def learn(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""
         self._digest = digest
 
-    def send(self, life: Life, payloads: Sequence[bytes], loopback: bool | None, ready: Ready) -> None:
+    def send(
+        self,
+        life: Life,
+        payloads: Sequence[bytes],
+        ready: Ready,
+        *,
+        loopback: bool | None = None,
+        to: Address | None = None,
+        mode: str = Mode.ORDERED,
+    ) -> None:
         """Take note of a send that ``ready`` answers."""
+        for hook in self._sent:
+            hook(life, payloads, to, mode, ready)
+        if to is not None or mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+            return
         not_back = not (self.config.loopback if loopback is None else loopback)
+        life.tickets.add(ready.ticket)
         if Refused(ready.ticket) not in ready.events:
             life.stream.queue += [Waiting(ready.ticket, payload, not_back) for payload in payloads]
 
     def before(self, life: Life, said: Datagram | None) -> object:
         """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
-        if said is None or said.sender not in life.heard or said.group != life.member.group:
+        if said is None or said.group != life.member.group:
             return self.fingerprint(life)
-        return None
+        if said.sender in life.heard or life.room.admits(life, said, life.member.config):
+            return None
+        return self.fingerprint(life)
 
     @staticmethod
     def fingerprint(life: Life) -> object:
@@ -280,21 +299,19 @@ class Judge:
         moved: Iterable[Address] = ()
         if cause == "receive":
             moved = self._hear(life, said, before, ready)
-        elif cause in _MOVES_ANY:
+        elif cause in _MOVES_ANY or self.keeps:
             moved = life.heard
-            if cause == "learn":
-                self._learn_digest(life)
+            self._learn_cause(life, cause)
         events = ready.events
         if events:
             self._learn_events(life, events)
         rows = self._rows
         for row in ready.trace:
-            for hook in rows.get(row.event, ()):
-                hook(life, row)
+            if row.epoch < CONNECTION:
+                for hook in rows.get(row.event, ()):
+                    hook(life, row)
         for to, out in outgoing:
-            for frame in out.frames:
-                for hook in self._outgoing[type(frame)]:
-                    hook(life, to, frame)
+            self._look_at_frames(life, to, out)
         if events or ready.deliveries:
             self._look_at_results(life, ready)
         self._look_at_marks(life, moved)
@@ -302,16 +319,48 @@ class Judge:
             for hook in self._sampled:
                 hook(life, ready, outgoing)
 
+    def _look_at_frames(self, life: Life, to: Address | None, out: Datagram) -> None:
+        for frame in out.frames:
+            kind = type(frame)
+            if kind in self._incoming and frame.epoch >= CONNECTION:  # type: ignore[union-attr]
+                kind = Close
+            for hook in self._outgoing[kind]:
+                hook(life, to, frame)
+
+    def _learn_cause(self, life: Life, cause: str) -> None:
+        if cause == "learn":
+            self._learn_digest(life)
+        elif cause == "install":
+            self._hear_called(life)
+
     def _look_at_results(self, life: Life, ready: Ready) -> None:
         """Look at what the application is told and given."""
         for event in ready.events:
             for hook in self._event:
                 hook(life, event)
         for delivery in ready.deliveries:
-            heard = life.hearing(delivery.origin)
+            if delivery.kind != GROUP or (delivery.epoch != life.epoch and delivery.origin == life.address):
+                self._look_beside(life, delivery)
+                continue
+            heard = life.hearing(delivery.origin, delivery.epoch)
             for hook in self._delivered:
                 hook(life, heard, delivery)
             self._learn_delivery(life, heard, delivery)
+
+    def _look_beside(self, life: Life, delivery: Delivery) -> None:
+        """Look at a delivery that is not of the present streams to the group."""
+        life.unconsumed += delivery.message_count
+        if delivery.kind != GROUP:
+            for hook in self._handed:
+                hook(life, delivery)
+            return
+        # The rest of the own stream of the view before.
+        stream, due = life.former or (life.stream, 0)
+        due = stream.wanted_from(due)
+        same = b"".join(delivery.messages()) == stream.content(delivery.first, delivery.last)
+        if delivery.first != due or not same:
+            self.report("S3", f"{life.name} delivers {delivery.first} of its own former stream, but {due} is next")
+        life.former = stream, delivery.last + 1
 
     def _hear(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> tuple[Address, ...]:
         """Look at and learn what came in; return whose stream may have moved by it."""
@@ -321,13 +370,57 @@ class Judge:
                 hook(life, said, before, ready)
             return ()
         sender = said.sender
-        heard = life.heard[sender]
+        if sender not in life.heard:
+            life.room.keep(said)
+            return ()
         for frame in said.frames:
-            kind = type(frame)
-            whose = sender if kind is Ack or kind is Nak else heard
-            for hook in self._incoming[kind]:
+            self._hear_frame(life, sender, frame)
+        return tuple(life.heard) if self.keeps else (sender,)
+
+    def _hear_frame(self, life: Life, sender: Address, frame: Frame) -> None:
+        kind = type(frame)
+        hooks = self._incoming.get(kind)
+        if hooks is None or frame.epoch >= CONNECTION:  # type: ignore[union-attr]
+            for hook in self._beside_in:
+                hook(life, sender, frame)
+            if isinstance(frame, (Vote, Stable)):
+                self._learn_progress(life, frame)
+            return
+        if frame.epoch != life.epoch:  # type: ignore[union-attr]
+            if isinstance(frame, Data):
+                self._hear_other_view(life, sender, frame)
+            return
+        whose = sender if kind is Ack or kind is Nak else self._speaks_of(life, sender, frame)
+        if whose is not None:
+            for hook in hooks:
                 hook(life, whose, frame)
-        return (sender,)
+
+    def _speaks_of(self, life: Life, sender: Address, frame: Frame) -> Heard | None:
+        """Return the stream that a frame is about: that of its sender, or one that the sender holds and repairs."""
+        if isinstance(frame, Data) and frame.run.origin != sender and self.keeps and frame.repair:
+            return life.heard.get(frame.run.origin)
+        return life.heard[sender]
+
+    def _hear_other_view(self, life: Life, sender: Address, frame: Data) -> None:
+        """A message of another view is kept for that view, or dropped."""
+        count = frame.run.count
+        if frame.run.origin != sender:
+            return
+        if frame.epoch < life.epoch or not self.by_view:
+            self.expected = self.expected.plus(Expected(view=count))
+        elif not life.room.keep_later(frame, life.member.config):
+            self.expected = self.expected.plus(Expected(early=count))
+
+    def _hear_called(self, life: Life) -> None:
+        """Learn what the member takes in now that was kept for this view."""
+        if self._too_late:
+            self.expected = self.expected.plus(Expected(view=self._too_late))
+        for said in self._called:
+            for frame in said.frames:
+                self._hear_frame(life, said.sender, frame)
+        for late in self._called_later:
+            self._hear_frame(life, late.run.origin, late)
+        self._called, self._called_later, self._too_late = [], [], 0
 
     def _look_at_marks(self, life: Life, moved: Iterable[Address]) -> None:
         """Look at the windows that may have moved, then at what was put off to the end of the step."""
@@ -341,6 +434,9 @@ class Judge:
             for hook in self._own_moved:
                 hook(life, window)
             self._learn_own_marks(life, window)
+        if self._stepped and (life.member.connections.outgoing or life.member.connections.incoming):
+            for hook in self._stepped:
+                hook(life)
         if self.at_end:
             for hook in self.at_end:
                 hook(life)
@@ -373,157 +469,9 @@ class Judge:
         for hook in self._close:
             hook()
 
-    # Learning: what came in
-
-    def _learn_data(self, life: Life, heard: Heard, frame: Data) -> None:
-        run = frame.run
-        if life.heard.get(run.origin) is not heard:
-            return
-        expected = self._take(heard, run.first, run.last)
-        self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
-
-    def _take(self, heard: Heard, first: int, last: int) -> Expected:
-        """Learn that ``first .. last`` has arrived; return what must become of it."""
-        if not heard.open:
-            if len(heard.early) < self.config.become_server_queue_size:
-                heard.early.append((first, last))
-                return NOTHING
-            return Expected(early=last - first + 1)
-        delivered, held, total = heard.delivered, heard.held, last - first + 1
-        ceiling = delivered + self.reach
-        old = 0 if first > delivered else min(total, delivered + 1 - first)
-        far = 0 if last <= ceiling else min(total, last - ceiling)
-        inside = heard.bits(first, min(last, ceiling))
-        fresh = inside & ~held
-        if fresh:
-            heard.held = held | fresh
-            heard.high = max(heard.high, delivered + fresh.bit_length())
-            heard.know(heard.high, self.local_ns)
-        accepted = fresh.bit_count()
-        return _make(Expected, (accepted, total - old - far - accepted, old, far, 0))
-
-    @staticmethod
-    def _learn_ack(life: Life, sender: Address, frame: Ack) -> None:
-        stream = life.stream
-        if frame.origin == life.address and stream.high >= frame.seqno > stream.acks[sender]:
-            stream.acks[sender] = frame.seqno
-
-    def _learn_tail(self, life: Life, heard: Heard, frame: Tail) -> None:
-        if life.heard.get(frame.origin) is not heard:
-            return
-        if not heard.open:
-            if frame.start is None or frame.reader != life.address.incarnation:
-                return
-            self._begin_stream(heard, frame.start)
-        elif frame.start is not None and frame.reader == life.address.incarnation and heard.delivered == heard.start:
-            # The sender moves a start that nothing has been delivered from: what lies before it is not for this life.
-            heard.gone = max(heard.gone, frame.start)
-        heard.announced = max(heard.announced, frame.high)
-        heard.know(frame.high, self.local_ns)
-        heard.gone = max(heard.gone, frame.low)
-
-    def _begin_stream(self, heard: Heard, start: int) -> None:
-        """Learn where a stream starts; what came too early is taken in now."""
-        heard.begin(start)
-        early, heard.early = heard.early, []
-        for first, last in early:
-            self.expected = self.expected.plus(self._take(heard, first, last))
-
-    def _learn_digest(self, life: Life) -> None:
-        for origin, heard in life.heard.items():
-            if not heard.open and origin in self._digest:
-                self._begin_stream(heard, self._digest[origin].delivered)
-
-    @staticmethod
-    def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:
-        if life.heard.get(frame.origin) is heard and heard.open:
-            heard.gone = max(heard.gone, frame.low)
-
-    # Learning: what went out
-
-    def _learn_data_out(self, life: Life, to: Address | None, frame: Data) -> None:  # noqa: ARG002
-        if not frame.repair and frame.run.first == life.stream.high + 1:
-            self._learn_run(life, frame.run)
-
-    def _learn_run(self, life: Life, run: Run) -> None:
-        stream = life.stream
-        stream.append(run)
-        if run.flags & PIECE:
-            stream.piece_bytes.append(run.payload)
-            if run.flags & END:
-                stream.piece_bytes = []
-                self._number(life, run.last - run.first + 1)
-            return
-        self._number(life, run.count)
-
-    @staticmethod
-    def _number(life: Life, messages: int) -> None:
-        queue = life.stream.queue
-        for _ in range(min(messages, len(queue))):
-            queue.popleft()
-
-    # Learning: events, deliveries, marks
-
-    def _learn_events(self, life: Life, events: Iterable[Event]) -> None:
-        for event in events:
-            if isinstance(event, GivenUp):
-                self._learn_given_up(life, event)
-            elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
-                self._learn_skip(life.heard[event.origin], event)
-
-    def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
-        """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
-        if isinstance(event, Oversized):
-            heard.next = event.last + 1
-        elif isinstance(event, Lost):
-            if event.last > heard.gone or heard.held & heard.bits(event.first, event.last):
-                self.report("S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there")
-            heard.lose(event.first, event.last)
-        elif event.start != heard.start:
-            if heard.delivered != heard.start or event.start > heard.gone:
-                self.report("S3", f"{event}: {heard.delivered} was delivered and {heard.gone} is gone")
-            heard.restart(event.start)
-
-    @staticmethod
-    def _learn_given_up(life: Life, event: GivenUp) -> None:
-        """Take the messages of a send that ended early out of the queue, but for the one that is under way."""
-        queue = life.stream.queue
-        head = queue[0] if life.stream.piece_bytes else None
-        kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is head]
-        queue.clear()
-        queue.extend(kept)
-
-    @staticmethod
-    def _learn_delivery(life: Life, heard: Heard | None, delivery: Delivery) -> None:
-        if heard is not None:
-            heard.next = delivery.last + 1
-        elif delivery.origin == life.address:
-            life.own_next = delivery.last + 1
-        life.unconsumed += delivery.message_count
-
-    def _learn_departures(self, life: Life) -> None:
-        """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
-        for origin in self._departing:
-            heard, stream = life.departed[origin], self.model.lives[origin].stream
-            heard.move_to(heard.consecutive())
-            life.taken[origin] = max(life.taken.get(origin, 0), heard.delivered)
-            if heard.open and stream.end_of(heard.due(stream)) <= heard.delivered:
-                self.report("S3", f"{origin} departs, but {heard.due(stream)} was there and was not handed out")
-        self._departing.clear()
-
-    @staticmethod
-    def _learn_marks(heard: Heard, window: Window) -> None:
-        delivered = window.delivered
-        heard.marks = _make(Marks, (window.low, delivered, window.high))
-        if delivered > heard.delivered:
-            heard.move_to(min(delivered, heard.consecutive()))
-
-    @staticmethod
-    def _learn_own_marks(life: Life, window: Window) -> None:
-        stream, own = life.stream, life.address
-        stream.marks = _make(Marks, (window.low, window.delivered, window.high))
-        if own in stream.acks:
-            stream.acks[own] = max(stream.acks[own], min(window.delivered, stream.high))
-
 
 _MOVES_ANY = ("install", "consume", "learn")
+_BESIDE = (Close, Vote, Stable, OutOfBand, OutOfBandAck, Unreliable)
+
+
+__all__ = ["EVENTS", "MOST_VIOLATIONS", "SAMPLE_STEPS", "Check", "Judge", "Outgoing", "Violation"]

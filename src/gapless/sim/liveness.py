@@ -6,7 +6,8 @@ allows between two tries (``xmit_interval``, or ``tail_delay`` if that is longer
 * B1 = (2 + R) X + (2 + 2 R) D, with R = 1 round of repairs; a window larger than one nak may name, or larger than the
   repair budget of an interval, takes as many more. With R = 1 these are the three intervals and four delays in which a
   lost tail is announced, its gap outlives its grace, is asked for and repaired.
-* B2 = B1 + X + ack_delay + 2 D: then the ack goes out, or is lost no more and announced for once again.
+* B2 = B1 + X + ack_delay + 2 D: then the ack goes out, or is lost no more and announced for once again. Where stability
+  releases, three voting intervals and four delays more.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
     pause_ns = max(config.xmit_interval_ns, config.tail_delay_ns) * CLOCK_PERCENT // 100
     ack_ns = config.ack_delay_ns * CLOCK_PERCENT // 100
     rounds = 1
-    reach = config.capacity if config.window == "fixed" else config.far_limit
+    reach = config.reach
     if config.max_xmit_req_size:
         rounds = max(rounds, -(-reach // config.max_xmit_req_size))
     window_bytes = min(config.window_bytes, reach * run_room_bytes(config.max_frame_bytes))
     rounds = max(rounds, -(-MOST_RECEIVERS * window_bytes // config.repair_budget_bytes))
     first_ns = (2 + rounds) * pause_ns + (2 + 2 * rounds) * delay_ns
-    return first_ns, first_ns + pause_ns + ack_ns + 2 * delay_ns
+    second_ns = first_ns + pause_ns + ack_ns + 2 * delay_ns
+    if config.row.release == "stability":
+        # Everybody votes; a coordinator that was the last to deliver votes again; the message may cross a vote.
+        second_ns += 3 * config.stability_interval_ns * CLOCK_PERCENT // 100 + 4 * delay_ns
+    return first_ns, second_ns
 
 
 MOST_RECEIVERS = 4
@@ -111,7 +116,7 @@ class L1(_Due):
     def reached(self, life: Life) -> int:
         """Return up to where every member of the view has delivered."""
         others = (self.model.lives[member] for member in life.view_members if member != life.address)
-        heard = [other.heard.get(life.address) for other in others if other.alive]
+        heard = [other.hearing(life.address, life.epoch) for other in others if other.alive]
         return min((ears.delivered if ears is not None else 0 for ears in heard), default=life.stream.high)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.identity import Marks
 from gapless.run import BEGIN, END, NOT_BACK, PIECE
+from gapless.sim.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     from gapless.config import Config
@@ -43,8 +44,6 @@ class Stream:
         "parts",
         "piece_bytes",
         "queue",
-        "repaired",
-        "repaired_bytes",
         "starts",
         "tickets",
         "transmitted",
@@ -61,8 +60,6 @@ class Stream:
         self.queue: deque[Waiting] = deque()
         self.tickets: dict[int, tuple[int, int, int]] = {}
         self.piece_bytes: list[bytes] = []
-        self.repaired: dict[int, list[tuple[Address | None, int]]] = {}
-        self.repaired_bytes: deque[tuple[int, int]] = deque()
         self.transmitted: list[int] = []
 
     def content(self, first: int, last: int) -> bytes:
@@ -113,6 +110,7 @@ class Heard:
         "asked_ns",
         "delivered",
         "early",
+        "epoch",
         "forgiven",
         "gone",
         "held",
@@ -124,10 +122,13 @@ class Heard:
         "restarted",
         "skipped",
         "start",
+        "stream",
     )
 
-    def __init__(self, start: int | None, former: int = 0) -> None:
-        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
+    def __init__(self, stream: Stream, start: int | None, former: int = 0, epoch: int = 0) -> None:
+        """Open ``stream`` at ``start``, or wait to be told; never below ``former``, which was delivered before."""
+        self.stream = stream
+        self.epoch = epoch
         self.open = start is not None
         self.start = max(start or 0, former)
         self.restarted = 0
@@ -187,17 +188,18 @@ class Heard:
         self.high = max(self.high, start)
         self.next = start + 1
 
-    def end(self, stream: Stream) -> int:
+    def end(self) -> int:
         """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
         if not self.open:
             return self.start
-        return min(self.delivered, self.due(stream) - 1)
+        return min(self.delivered, self.due() - 1)
 
-    def due(self, stream: Stream) -> int:
+    def due(self) -> int:
         """Return the first seqno of the next message that is to be handed out.
 
         What was lost is left out, and so is a message of which a piece was lost or came before the start.
         """
+        stream = self.stream
         seqno = stream.whole_from(self.next)
         for first, last in self.lost:
             if first <= stream.end_of(seqno) and seqno <= last:
@@ -223,12 +225,17 @@ class Life:
         "alive",
         "blocked",
         "departed",
+        "epoch",
+        "former",
         "heard",
         "member",
         "name",
         "own_next",
+        "room",
         "stream",
+        "streams",
         "taken",
+        "tickets",
         "unconsumed",
         "view",
         "view_members",
@@ -243,22 +250,43 @@ class Life:
         self.view: View | None = None
         self.view_members: frozenset[Address] = frozenset()
         self.views = 0
-        self.stream = Stream()
+        self.epoch = 0
+        self.streams: dict[int, Stream] = {}
+        self.stream = self.stream_of(0)
+        self.former: tuple[Stream, int] | None = None
+        self.room = WaitingRoom()
         self.heard: dict[Address, Heard] = {}
         self.departed: dict[Address, Heard] = {}
-        self.taken: dict[Address, int] = {}
+        self.taken: dict[tuple[Address, int], int] = {}
         self.own_next = 1
+        self.tickets: set[int] = set()
         self.blocked: set[int] = set()
         self.unconsumed = 0
 
-    def has_taken(self, origin: Address) -> int:
-        """Return up to where this life has ever taken the stream of ``origin``, before or after a departure."""
-        heard = self.heard.get(origin)
-        return max(self.taken.get(origin, 0), heard.delivered if heard is not None else 0)
+    def stream_of(self, epoch: int) -> Stream:
+        """Return the stream of this life that is called ``epoch``."""
+        stream = self.streams.get(epoch)
+        if stream is None:
+            stream = self.streams[epoch] = Stream()
+        return stream
 
-    def hearing(self, origin: Address) -> Heard | None:
-        """Return the stream of ``origin`` as this life has it, or had it when the origin departed."""
-        return self.heard.get(origin) or self.departed.get(origin)
+    def has_taken(self, origin: Address, epoch: int = 0) -> int:
+        """Return up to where this life has ever taken a stream of ``origin``, before or after a departure."""
+        heard = self.heard.get(origin)
+        now = heard.delivered if heard is not None and heard.epoch == epoch else 0
+        return max(self.taken.get((origin, epoch), 0), now)
+
+    def hearing(self, origin: Address, epoch: int = 0) -> Heard | None:
+        """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
+        heard = self.heard.get(origin)
+        return heard if heard is not None and heard.epoch == epoch else self.departed.get(origin)
+
+    def restart(self, epoch: int) -> None:
+        """Begin the own stream anew: what has no number yet is sent in the new one."""
+        before, self.former = self.stream, (self.stream, self.own_next)
+        self.epoch, self.own_next = epoch, 1
+        self.stream = self.stream_of(epoch)
+        self.stream.queue, self.stream.tickets = before.queue, before.tickets
 
 
 class Model:
@@ -277,5 +305,7 @@ class Model:
         what the origin let go before it was taken back in.
         """
         heard = life.heard.get(origin)
-        counted_from = self.lives[origin].stream.starts.get(life.address) if origin in self.lives else None
+        counted_from = None
+        if heard is not None and origin in self.lives and heard.epoch == self.lives[origin].epoch:
+            counted_from = heard.stream.starts.get(life.address)
         return None if counted_from is None or heard is None else max(counted_from, heard.forgiven)

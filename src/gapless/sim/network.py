@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Crossing
+from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Copy, Crossing
 from gapless.sim.naming import NOISE
 from gapless.sim.script import Fate
 from gapless.wire import decode
@@ -52,7 +52,7 @@ Parcel = tuple[bytes, bytes, Books, str]
 class Network:
     """All links, and the chain of faults before them."""
 
-    def __init__(self, chain: Chain, delay_ns: int, *, record: bool = False) -> None:
+    def __init__(self, chain: Chain, delay_ns: int, *, record: bool = False, fifo: bool = False) -> None:
         self.chain = chain
         self.delay_ns = delay_ns
         self.record = record
@@ -63,6 +63,7 @@ class Network:
         self.data_bursts = 0
         self._nth: dict[tuple[object, ...], int] = {}
         self._losing: set[tuple[str, str]] = set()
+        self._last_ns: dict[tuple[str, str], int] | None = {} if fifo else None
 
     def cross(
         self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
@@ -77,6 +78,8 @@ class Network:
         nth = 0 if label is None else self._count((*label, source, target))
         crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
         copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
+        if self._last_ns is not None and copies:
+            copies, reason = self._in_order(link, copies, reason, now_ns)
         if not reason:
             books.under_way += 1
             if label is not None and label.kind in _DATA_KINDS:
@@ -90,12 +93,25 @@ class Network:
             self._note_loss(link, label, lost=not originals)
         return [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies], reason, crossing
 
+    def _in_order(self, link: tuple[str, str], copies: list[Copy], reason: str, now_ns: int) -> tuple[list[Copy], str]:
+        """Let no copy arrive before what was sent earlier on the same link."""
+        assert self._last_ns is not None
+        held: list[Copy] = []
+        for copy in copies:
+            at_ns = max(now_ns + copy.delay_ns, self._last_ns.get(link, 0))
+            self._last_ns[link] = at_ns
+            held.append(copy._replace(delay_ns=at_ns - now_ns))
+        late = held[0].delay_ns != self.delay_ns
+        return held, reason or ("order" if late else "")
+
     def _count(self, key: tuple[object, ...]) -> int:
         nth = self._nth[key] = self._nth.get(key, 0) + 1
         return nth
 
     def calm(self, now_ns: int) -> bool:
         """Return whether nothing can happen to what is sent now."""
+        if self._last_ns is not None:
+            return False
         return not self.chain.faults or now_ns >= self.chain.until_ns
 
     def pass_on(self, source: str, target: str, datagram: bytes) -> Parcel:

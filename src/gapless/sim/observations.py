@@ -195,7 +195,7 @@ class Observer(Check):
             self._look_at_reader(life)
 
     def _look_at_reader(self, life: Life) -> None:
-        for origin, heard in life.heard.items():
-            stream = self.model.lives[origin].stream
+        for heard in life.heard.values():
+            stream = heard.stream
             if heard.held & 1 and stream.high - stream.marks.low >= self.config.capacity:
                 self.see("slow reader at a full window")

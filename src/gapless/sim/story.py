@@ -17,6 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import (
+    GROUP,
+    ONE,
     Accepted,
     Acknowledged,
     Connected,
@@ -274,12 +276,13 @@ def _say_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
     """Return the deliveries; what follows on each other in one stream is one."""
     at = 0
     while at < len(deliveries):
-        origin, first, last, _ = deliveries[at]
+        origin, first, last, _, kind, epoch = deliveries[at]
         at += 1
-        while at < len(deliveries) and deliveries[at][:2] == (origin, last + 1):
+        while at < len(deliveries) and deliveries[at][:2] == (origin, last + 1) and deliveries[at].epoch == epoch:
             last = deliveries[at].last
             at += 1
-        yield f"delivers {span(origin, first, last)}"
+        name = life_name(origin) + ("@" if kind == ONE else "")
+        yield f"delivers {span(name, first, last)}" + ("" if kind in {GROUP, ONE} else f" {kind}")
 
 
 def _say_event(event: Event) -> str:
@@ -295,10 +298,9 @@ def _say_event(event: Event) -> str:
         return f"gives up send {event.ticket} after {event.accepted} ({event.reason})"
     if isinstance(event, Discarded):
         return f"discards {event.message_count} of {life_name(event.origin)}"
-    if isinstance(event, Lost):
-        return f"loses {span(event.origin, event.first, event.last)}"
-    if isinstance(event, Oversized):
-        return f"leaves out {span(event.origin, event.first, event.last)}"
+    if isinstance(event, (Lost, Oversized)):
+        verb = "loses" if isinstance(event, Lost) else "leaves out"
+        return f"{verb} {span(event.origin, event.first, event.last)}"
     return _say_beside(event)
 
 

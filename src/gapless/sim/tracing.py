@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from gapless.core.ready import GROUP
 from gapless.run import Run
 from gapless.sim.naming import life_name
 
@@ -53,7 +54,7 @@ class Tracer:
         if said is not None:
             self.rows.append(Row(*where, "RX", peer=life_name(said.sender)))
         self.rows.extend(self._row(where, row) for row in ready.trace)
-        for origin, first, last, content in ready.deliveries:
+        for origin, first, last, content, kind, _ in ready.deliveries:
             payload = content.payload if isinstance(content, Run) else content
             self.rows.append(
                 Row(
@@ -64,6 +65,7 @@ class Tracer:
                     last,
                     size_bytes=len(payload),
                     payload_hash=crc32(payload),
+                    reason="" if kind == GROUP else kind,
                 )
             )
 

@@ -18,19 +18,22 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from gapless.core.rare import never
 from gapless.errors import LocalProtocolError
 from gapless.identity import Marks, View, group_id
+from gapless.modes import Mode
 from gapless.run import Run
 from gapless.sim.faults import NEVER_NS, Chain, Clock
 from gapless.sim.hosts import Host
 from gapless.sim.judge import Judge
 from gapless.sim.liveness import bounds_ns
-from gapless.sim.naming import label_of, life_address, life_name
+from gapless.sim.naming import label_of, life_address, life_name, node_number
 from gapless.sim.network import Network, Parcel, decoded
 from gapless.sim.observations import Observer
 from gapless.sim.script import (
     ZERO,
     Cancel,
+    Close,
     Crash,
     Install,
     Learn,
@@ -43,7 +46,9 @@ from gapless.sim.script import (
     Scripted,
     Send,
     Start,
+    Tune,
 )
+from gapless.sim.seeds import split
 from gapless.sim.tracing import Tracer
 from gapless.wire import decode
 from gapless.wire.codec import run_room_bytes
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gapless.config import Config
+    from gapless.core.rare import Rarely
     from gapless.core.ready import Ready
     from gapless.identity import Address, Digest
     from gapless.sim.faults import Crossing, Fault, LateTimers
@@ -69,6 +75,7 @@ _SETTLE_EVERY = 16
 _MOST_EVENTS = 300_000
 _MOST_AT_ONCE = 20_000
 _MOST_DECODED = 256
+_RARELY = 0.25
 
 
 class World:
@@ -95,7 +102,7 @@ class World:
         self.events = 0
         self.simulated_messages = 0
         chain = Chain([Scripted(script.fates)]) if faults is None else Chain(faults, script.calm_ns)
-        self.network = Network(chain, script.delay_ns, record=record)
+        self.network = Network(chain, script.delay_ns, record=record, fifo=script.fifo)
         self._names_matter = record or script.only_loss or chain.names_matter
         self.late = late
         self.late_ns: dict[tuple[str, int], int] = {}
@@ -296,9 +303,19 @@ class World:
         if host is None:
             host = self.hosts[node] = Host(node, self.script.clocks.get(node, Clock()))
             self._by_node[host.node] = host
-        member = host.start(action.who, GROUP, self.config, self.script.seed, tracing=True)
+        rarely = self._rarely(action.who) if self.script.rare else never
+        member = host.start(action.who, GROUP, self.config, self.script.seed, tracing=True, rarely=rarely)
         host.life = self.judge.begin(host.address, host.life_name, member)
         self.observer.started(host.life)
+
+    def _rarely(self, who: str) -> Rarely:
+        """Return the switch of the rare branches of one life: those that are on fire one time in four."""
+        on, draw = frozenset(self.script.rare), split(self.script.seed, f"rare {who}").random
+
+        def rarely(name: str) -> bool:
+            return name in on and self.now_ns < self.script.calm_ns and draw() < _RARELY
+
+        return rarely
 
     def _install(self, host: Host, action: Install) -> None:
         members = tuple(life_address(name) for name in action.members)
@@ -338,6 +355,11 @@ class World:
     def _send(self, host: Host, action: Send) -> None:
         member = host.member
         assert member is not None
+        to = None
+        if action.to:
+            to = self._peer(host, action.to)
+            if to is None:
+                return  # the application knows its view, and does not send to one that is not there
         self._call(
             host,
             "send",
@@ -346,7 +368,26 @@ class World:
             wait=action.wait,
             timeout_ns=action.timeout_ns,
             loopback=action.loopback,
+            to=to,
+            mode=Mode(action.mode),
         )
+
+    @staticmethod
+    def _peer(host: Host, node: str) -> Address | None:
+        """Return the member of the host's view that lives at ``node``."""
+        assert host.life is not None
+        return next((peer for peer in host.life.view_members if peer.node == node_number(node)), None)
+
+    def _close(self, host: Host, action: Close) -> None:
+        peer = self._peer(host, action.to)
+        assert host.member is not None
+        if peer is not None:
+            self._call(host, "close", host.member.close, peer)
+
+    def _tune(self, host: Host, action: Tune) -> None:
+        assert host.member is not None
+        self.judge.tuned = True
+        self._call(host, "tune", host.member.set_xmit_interval, action.xmit_interval_ns)
 
     def _cancel(self, host: Host, action: Cancel) -> None:
         assert host.member is not None
@@ -395,7 +436,8 @@ class World:
         if cause == "send":
             host.ticket_of.append(ready.ticket)
             assert host.life is not None
-            self.judge.send(host.life, args[0], options["loopback"], ready)
+            how = {name: options[name] for name in ("loopback", "to", "mode")}
+            self.judge.send(host.life, args[0], ready, **how)
         self._pump(host, cause, None, ready, local_ns)
 
     def _blame(self, host: Host, cause: str, error: Exception) -> None:
@@ -408,7 +450,7 @@ class World:
             self.network.drop(parcel)
         elif host.paused:
             size_bytes = len(parcel[0])
-            if host.buffered_bytes + size_bytes > self.config.receive_buffer_bytes:
+            if host.buffered_bytes + size_bytes > self.config.receive_buffer_bytes and not self.script.fifo:
                 self.network.drop(parcel)
                 self.observer.overflowed()
             else:
@@ -591,6 +633,8 @@ _ACTIONS: dict[type, Any] = {
     Learn: World._learn,
     Send: World._send,
     Cancel: World._cancel,
+    Close: World._close,
+    Tune: World._tune,
     Pause: World._pause,
     Resume: World._resume,
     Crash: World._crash,

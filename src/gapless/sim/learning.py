@@ -1,0 +1,238 @@
+"""How the judge's model learns: from frames that come in and go out, from events, deliveries and marks.
+
+A check has looked before any of this is called, so it could compare what happened with what had to happen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core.ready import GivenUp, Lost, Oversized, Started
+from gapless.identity import Marks
+from gapless.run import END, PIECE
+from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gapless.config import Config
+    from gapless.core.ready import Delivery, Event
+    from gapless.core.window import Window
+    from gapless.identity import Address, Digest
+    from gapless.run import Run
+    from gapless.sim.model import Heard, Life
+
+_make = tuple.__new__
+
+
+class Violation(NamedTuple):
+    """A promise that was broken: which check, when, at whom, and what exactly."""
+
+    check: str
+    t_ns: int
+    member: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.t_ns / 1e9:.6f} s, member {self.member}: {self.message}"
+
+
+class Expected(NamedTuple):
+    """What must become of the messages that one datagram brings."""
+
+    accepted: int = 0
+    duplicate: int = 0
+    old: int = 0
+    far: int = 0
+    early: int = 0
+    view: int = 0
+
+    def plus(self, other: Expected) -> Expected:
+        """Return the sum."""
+        if self is NOTHING:
+            return other
+        return Expected(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+NOTHING = Expected()
+
+
+class Learner:
+    """What a judge knows, and how it comes to know it."""
+
+    config: Config
+    reach: int
+    by_view: bool
+    local_ns: int
+    expected: Expected
+    _digest: Digest
+    _departing: list[Address]
+
+    def report(self, check: str, message: str) -> None:
+        """Note a violation of ``check``."""
+        raise NotImplementedError
+
+    # Learning: what came in
+
+    def _learn_progress(self, life: Life, frame: Vote | Stable) -> None:
+        """Learn from a vote or a stability message how far streams go."""
+        if life.view is None or frame.view != life.view.id.number:
+            return
+        for origin, _, high in frame.progress:
+            heard = life.heard.get(origin)
+            if heard is not None and heard.open and life.member.config.retransmits:
+                heard.announced = max(heard.announced, high)
+                heard.know(high, self.local_ns)
+
+    def _learn_data(self, life: Life, heard: Heard, frame: Data) -> None:
+        run = frame.run
+        if life.heard.get(run.origin) is not heard:
+            return
+        expected = self._take(heard, run.first, run.last)
+        self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
+
+    def _take(self, heard: Heard, first: int, last: int) -> Expected:
+        """Learn that ``first .. last`` has arrived; return what must become of it."""
+        if not heard.open:
+            if len(heard.early) < self.config.become_server_queue_size or not self.config.retransmits:
+                heard.early.append((first, last))
+                return NOTHING
+            return Expected(early=last - first + 1)
+        delivered, held, total = heard.delivered, heard.held, last - first + 1
+        ceiling = delivered + self.reach
+        old = 0 if first > delivered else min(total, delivered + 1 - first)
+        far = 0 if last <= ceiling else min(total, last - ceiling)
+        inside = heard.bits(first, min(last, ceiling))
+        fresh = inside & ~held
+        if fresh:
+            heard.held = held | fresh
+            heard.high = max(heard.high, delivered + fresh.bit_length())
+            heard.know(heard.high, self.local_ns)
+        accepted = fresh.bit_count()
+        return _make(Expected, (accepted, total - old - far - accepted, old, far, 0, 0))
+
+    @staticmethod
+    def _learn_ack(life: Life, sender: Address, frame: Ack) -> None:
+        stream = life.stream
+        if frame.origin == life.address and stream.high >= frame.seqno > stream.acks[sender]:
+            stream.acks[sender] = frame.seqno
+
+    def _learn_tail(self, life: Life, heard: Heard, frame: Tail) -> None:
+        if life.heard.get(frame.origin) is not heard:
+            return
+        if not heard.open:
+            if frame.start is None or frame.reader != life.address.incarnation:
+                return
+            self._begin_stream(heard, frame.start)
+        elif frame.start is not None and frame.reader == life.address.incarnation and heard.delivered == heard.start:
+            # The sender moves a start that nothing has been delivered from: what lies before it is not for this life.
+            heard.gone = max(heard.gone, frame.start)
+        heard.announced = max(heard.announced, frame.high)
+        heard.know(frame.high, self.local_ns)
+        heard.gone = max(heard.gone, frame.low)
+
+    def _begin_stream(self, heard: Heard, start: int) -> None:
+        """Learn where a stream starts; what came too early is taken in now."""
+        heard.begin(start)
+        early, heard.early = heard.early, []
+        for first, last in early:
+            self.expected = self.expected.plus(self._take(heard, first, last))
+
+    def _learn_digest(self, life: Life) -> None:
+        for origin, heard in life.heard.items():
+            if not heard.open and origin in self._digest:
+                self._begin_stream(heard, self._digest[origin].delivered)
+
+    @staticmethod
+    def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:
+        if life.heard.get(frame.origin) is heard and heard.open:
+            heard.gone = max(heard.gone, frame.low)
+
+    # Learning: what went out
+
+    def _learn_data_out(self, life: Life, to: Address | None, frame: Data) -> None:  # noqa: ARG002
+        if not frame.repair and frame.run.first == life.stream.high + 1:
+            self._learn_run(life, frame.run)
+
+    def _learn_run(self, life: Life, run: Run) -> None:
+        stream = life.stream
+        stream.append(run)
+        if run.flags & PIECE:
+            stream.piece_bytes.append(run.payload)
+            if run.flags & END:
+                stream.piece_bytes = []
+                self._number(life, run.last - run.first + 1)
+            return
+        self._number(life, run.count)
+
+    @staticmethod
+    def _number(life: Life, messages: int) -> None:
+        queue = life.stream.queue
+        for _ in range(min(messages, len(queue))):
+            queue.popleft()
+
+    # Learning: events, deliveries, marks
+
+    def _learn_events(self, life: Life, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, GivenUp):
+                self._learn_given_up(life, event)
+            elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
+                self._learn_skip(life.heard[event.origin], event)
+
+    def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
+        """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
+        if isinstance(event, Oversized):
+            heard.next = event.last + 1
+        elif isinstance(event, Lost):
+            if event.last > heard.gone or heard.held & heard.bits(event.first, event.last):
+                self.report("S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there")
+            heard.lose(event.first, event.last)
+        elif event.start != heard.start:
+            if heard.delivered != heard.start or event.start > heard.gone:
+                self.report("S3", f"{event}: {heard.delivered} was delivered and {heard.gone} is gone")
+            heard.restart(event.start)
+
+    @staticmethod
+    def _learn_given_up(life: Life, event: GivenUp) -> None:
+        """Take the messages of a send that ended early out of the queue, but for the one that is under way."""
+        queue = life.stream.queue
+        head = queue[0] if life.stream.piece_bytes else None
+        kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is head]
+        queue.clear()
+        queue.extend(kept)
+
+    @staticmethod
+    def _learn_delivery(life: Life, heard: Heard | None, delivery: Delivery) -> None:
+        if heard is not None:
+            heard.next = delivery.last + 1
+        elif delivery.origin == life.address:
+            life.own_next = delivery.last + 1
+        life.unconsumed += delivery.message_count
+
+    def _learn_departures(self, life: Life) -> None:
+        """Learn, and check, that everything consecutive was handed out of the streams that have just ended (I-08)."""
+        for origin in self._departing:
+            heard = life.departed[origin]
+            heard.move_to(heard.consecutive())
+            key = origin, heard.epoch
+            life.taken[key] = max(life.taken.get(key, 0), heard.delivered)
+            if heard.open and heard.stream.end_of(heard.due()) <= heard.delivered:
+                self.report("S3", f"{origin} departs, but {heard.due()} was there and was not handed out")
+        self._departing.clear()
+        if self.by_view:
+            life.departed.clear()
+
+    @staticmethod
+    def _learn_marks(heard: Heard, window: Window) -> None:
+        delivered = window.delivered
+        heard.marks = _make(Marks, (window.low, delivered, window.high))
+        if delivered > heard.delivered:
+            heard.move_to(min(delivered, heard.consecutive()))
+
+    @staticmethod
+    def _learn_own_marks(life: Life, window: Window) -> None:
+        stream, own = life.stream, life.address
+        stream.marks = _make(Marks, (window.low, window.delivered, window.high))
+        if own in stream.acks:
+            stream.acks[own] = max(stream.acks[own], min(window.delivered, stream.high))
