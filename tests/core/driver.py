@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from gapless.config import Config
 from gapless.core.member import Member
-from gapless.core.ready import Delivery, Event, Ready, Step
+from gapless.core.ready import OUT_OF_BAND, Delivery, Event, Ready, Step
 from gapless.identity import Address, Digest, Marks, View
 from gapless.run import Run
 from gapless.wire.codec import decode, encode
-from gapless.wire.frames import Data, Frame
+from gapless.wire.frames import Data, Frame, OutOfBand
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -235,6 +235,16 @@ def frames(ready: Ready) -> list[tuple[Address | None, Frame]]:
 def data(origin: Address, first: int, *payloads: bytes, repair: bool = False, flags: int = 0) -> Data:
     """A data frame."""
     return Data(Run.of(origin, first, payloads or (b"%d" % first,), flags), repair)
+
+
+def aside(origin: Address, first: int, *payloads: bytes, floor: int = 0) -> OutOfBand:
+    """A frame of out-of-band messages."""
+    return OutOfBand(Run.of(origin, first, payloads or (b"%d" % first,)), floor)
+
+
+def got(group: Group, at: str, kind: str = OUT_OF_BAND) -> list[bytes]:
+    """What a member delivered of one kind, in the order in which it came."""
+    return [message for found in group.deliveries[NAMES[at]] if found.kind == kind for message in found.messages()]
 
 
 def lines_of(act: Callable[[], object]) -> int:

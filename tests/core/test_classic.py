@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gapless.config import Config
 from gapless.core.ready import (
     GROUP as TO_ALL,
     Accepted,
@@ -142,8 +141,9 @@ def test_ol10_gaps_of_what_was_kept_are_asked_for_in_the_new_view() -> None:
     assert group.frames(Nak, "b")[0] == Nak(A, ((2, 2),), 2)
 
 
-@pytest.mark.behaviour("OL-06", "I-20", "V-02", "V-03")
+@pytest.mark.behaviour("OL-06", "I-20")
 def test_i20_it_waits_whoever_made_the_view() -> None:
+    """V-02, V-03."""
     group = classic(3)
     view = View(ViewId(2, C), (C, A, B))  # c is the coordinator now
     group.install(view, [C])
@@ -154,8 +154,9 @@ def test_i20_it_waits_whoever_made_the_view() -> None:
         assert delivered(group, name, "c") == [(2, 1, b"1")]
 
 
-@pytest.mark.behaviour("OL-06", "I-20", "V-04")
+@pytest.mark.behaviour("OL-06", "I-20")
 def test_i20_what_is_for_the_view_after_next_outlasts_the_next() -> None:
+    """V-04."""
     group = classic()
     group.install(View.of(2, A, B), [A])
     group.install(View.of(3, A, B), [A])
@@ -239,8 +240,9 @@ def test_ol07_a_message_of_an_earlier_view_is_discarded_and_counted() -> None:
     assert group["b"].inbound[A].window.marks == Marks(0, 0, 0)  # type: ignore[union-attr]
 
 
-@pytest.mark.behaviour("OL-06", "V-01")
+@pytest.mark.behaviour("OL-06")
 def test_v01_before_the_first_view_nothing_is_delivered_and_then_only_what_is_of_it_or_later() -> None:
+    """V-01."""
     group = Group(2, start=False, profile="classic")
     for view in (1, 2, 3):
         group.receive("b", A, of_view(A, view, 1, b"of %d" % view))
@@ -263,8 +265,9 @@ def test_ol05_in_other_profiles_a_view_number_does_not_stop_a_message() -> None:
 # Numbers restart with a view
 
 
-@pytest.mark.behaviour("OL-09", "V-07")
+@pytest.mark.behaviour("OL-09")
 def test_ol09_numbers_restart_for_the_sender_and_for_all_receivers() -> None:
+    """V-07."""
     group = classic(3)
     group.send("a", b"1", b"2")
     group.send("b", b"3")
@@ -318,6 +321,16 @@ def test_ol09_what_waits_unsent_goes_on_in_the_new_view_with_new_numbers() -> No
 
 
 @pytest.mark.behaviour("OL-09")
+def test_ol09_a_send_that_a_view_cuts_in_two_is_accepted_with_its_numbers_of_the_new_view() -> None:
+    group = classic(capacity=2, far_limit=2)
+    group.send("a", b"1")
+    ticket = group.send("a", b"2", b"3", b"4").ticket
+    group.install(View.of(2, A, B))
+    assert Accepted(ticket, 1, 2) in group.told("a", Accepted)
+    assert delivered(group, "a", "a") == [(1, 1, b"1"), (1, 2, b"2"), (2, 1, b"3"), (2, 2, b"4")]
+
+
+@pytest.mark.behaviour("OL-09")
 def test_ol09_a_send_that_waits_across_a_view_still_times_out() -> None:
     group = classic(capacity=1, far_limit=1)
     group.lose(Vote)
@@ -348,8 +361,9 @@ def test_ol09_a_message_in_pieces_that_a_view_interrupts_is_sent_again_whole() -
     assert group.told("a", Undelivered) == []  # those pieces are nobody's loss
 
 
-@pytest.mark.behaviour("OL-09", "V-07")
+@pytest.mark.behaviour("OL-09")
 def test_v07_what_the_old_view_has_not_made_stable_is_reported() -> None:
+    """V-07."""
     group = classic()
     group.send("a", b"1")
     group.settle()
@@ -363,9 +377,9 @@ def test_v07_what_the_old_view_has_not_made_stable_is_reported() -> None:
     assert delivered(group, "b", "a") == [(1, 1, b"1")]
 
 
-@pytest.mark.behaviour("OL-09", "V-07")
+@pytest.mark.behaviour("OL-09")
 def test_v07_what_is_known_to_have_arrived_is_not_reported() -> None:
-    """A later acknowledged message proves that everything before it was delivered too, stable or not."""
+    """V-07: A later acknowledged message proves that everything before it was delivered too, stable or not."""
     group = classic()
     group.send("a", b"1", b"2")
     group.send("a", b"3", mode=ACKNOWLEDGED)
@@ -374,8 +388,9 @@ def test_v07_what_is_known_to_have_arrived_is_not_reported() -> None:
     assert group.told("a", Undelivered) == []
 
 
-@pytest.mark.behaviour("OL-09", "V-07")
+@pytest.mark.behaviour("OL-09")
 def test_v07_a_member_alone_loses_nothing_when_another_joins() -> None:
+    """V-07."""
     group = Group(2, start=False, profile="classic")
     group.install(View.of(1, A), [A])
     group.send("a", b"1")
@@ -407,8 +422,9 @@ def test_ol09_own_messages_that_wait_for_the_application_come_before_the_view_to
 # Acknowledged sends and the end of a view
 
 
-@pytest.mark.behaviour("OL-20", "V-07")
+@pytest.mark.behaviour("OL-20")
 def test_pending_acknowledged_sends_end_with_their_view_and_name_the_members() -> None:
+    """V-07."""
     group = classic(3)
     group.lose(Data, to="c")
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
@@ -421,8 +437,9 @@ def test_pending_acknowledged_sends_end_with_their_view_and_name_the_members() -
     assert delivered(group, "c", "a") == []  # nothing of the old view is sent again
 
 
-@pytest.mark.behaviour("OL-20", "S-58")
+@pytest.mark.behaviour("OL-20")
 def test_s58_an_acknowledged_send_is_complete_when_only_those_that_leave_had_it_not() -> None:
+    """S-58."""
     group = classic(3)
     group.lose(Data, to="c")
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
@@ -474,8 +491,9 @@ def test_an_acknowledged_send_that_a_view_cuts_in_two_is_not_called_acknowledged
 # Frames of an old view
 
 
-@pytest.mark.behaviour("V-06")
+@pytest.mark.behaviour("OL-09")
 def test_v06_late_frames_of_an_old_view_change_nothing() -> None:
+    """V-06."""
     group = classic()
     group.send("a", b"old 1", b"old 2", b"old 3")
     group.settle()
@@ -495,19 +513,10 @@ def test_v06_late_frames_of_an_old_view_change_nothing() -> None:
     assert group.told("b", Lost) == []
 
 
-@pytest.mark.behaviour("V-06")
-def test_v06_a_nak_of_the_old_view_does_not_bring_a_message_of_the_new() -> None:
-    group = classic()
-    group.install(View.of(2, A, B))
-    group.send("a", b"new")
-    group.settle()
-    group.receive("a", B, Nak(A, ((1, 1),), 1))
-    assert group.data("a", repair=True) == []
-
-
-@pytest.mark.behaviour("V-13", "OL-10")
+@pytest.mark.behaviour("OL-10")
 @pytest.mark.parametrize("mode", [Mode.ORDERED, ACKNOWLEDGED])
 def test_v13_the_first_and_only_message_of_a_view_is_repaired(mode: Mode) -> None:
+    """V-13."""
     group = classic()
     group.send("a", b"old")
     group.settle()
@@ -531,8 +540,9 @@ def test_ol15_a_request_goes_to_the_sender_and_nobody_waits_for_it() -> None:
     assert [message for _, _, message in delivered(group, "b", "a")] == [b"1", b"2"]
 
 
-@pytest.mark.behaviour("V-05", "OL-17")
+@pytest.mark.behaviour("OL-17")
 def test_v05_an_ack_says_delivered_and_is_itself_neither_acknowledged_nor_numbered() -> None:
+    """V-05."""
     group = classic()
     group.lose_seqnos(1, to="b", repairs=True)
     group.send("a", b"1")
@@ -546,8 +556,9 @@ def test_v05_an_ack_says_delivered_and_is_itself_neither_acknowledged_nor_number
     assert group.frames(Ack, "a") == []
 
 
-@pytest.mark.behaviour("V-14")
+@pytest.mark.behaviour("OL-09")
 def test_v14_a_send_without_a_view_takes_no_number() -> None:
+    """V-14."""
     group = Group(1, start=False, profile="classic")
     with pytest.raises(LocalProtocolError, match="not a member yet"):
         group.send("a", b"1")
@@ -582,8 +593,3 @@ def test_every_message_is_delivered_in_its_view_or_in_none(seed: int) -> None:
         found = delivered(group, name, origin)
         assert all(sent[origin, message] == view for view, _, message in found)
         assert [message for view, _, message in found if view == 7] == [b"7 %d" % at for at in range(4)]
-
-
-def test_the_profile_is_one_row() -> None:
-    row = Config.make(profile="classic").row
-    assert (row.numbering, row.release, row.acks) == ("view", "stability", "asked")

@@ -5,30 +5,20 @@ from random import Random
 import pytest
 
 from gapless.config import PROFILES
-from gapless.core.ready import GROUP, OUT_OF_BAND, Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.core.ready import GROUP, OUT_OF_BAND, Accepted, Acknowledged, GivenUp, Unacknowledged
 from gapless.identity import Address, View
 from gapless.modes import Mode
-from gapless.run import Run
 from gapless.wire.frames import Ack, Data, OutOfBand, OutOfBandAck, Unreliable, Vote
-from tests.core.driver import MS, NAMES, SECOND, A, B, C, D, Group, frames
+from tests.core.driver import MS, SECOND, A, B, C, D, Group, aside, frames, got
 
 ASIDE = Mode.OUT_OF_BAND
 REPAIRING = [name for name in PROFILES if name != "ordered"]
 """The profiles that repair what is lost."""
 
 
-def got(group: Group, at: str, kind: str = OUT_OF_BAND) -> list[bytes]:
-    """What a member delivered of one kind, in order."""
-    return [message for found in group.deliveries[NAMES[at]] if found.kind == kind for message in found.messages()]
-
-
 def sent_again(group: Group, to: Address) -> list[int]:
     """The numbers that were sent to one member alone."""
     return [entry.frame.run.first for entry in group.sent if isinstance(entry.frame, OutOfBand) and entry.to == to]
-
-
-def aside(origin: Address, first: int, *payloads: bytes, floor: int = 0) -> OutOfBand:
-    return OutOfBand(Run.of(origin, first, payloads or (b"%d" % first,)), floor)
 
 
 # Delivery
@@ -83,9 +73,10 @@ def test_ol14_it_keeps_no_order_and_waits_for_no_other(profile: str) -> None:
     assert got(group, "b") == [b"3", b"1"]
 
 
-@pytest.mark.behaviour("S-46", "S-43")
+@pytest.mark.behaviour("OL-20")
 @pytest.mark.parametrize("profile", REPAIRING)
 def test_s46_many_in_one_send_of_which_two_are_lost(profile: str) -> None:
+    """S-46, S-43."""
     group = Group(2, profile=profile)
     held = group.rule(lambda _by, _to, frame: isinstance(frame, OutOfBand) and frame.run.first in {2, 4})
     ticket = group.send("a", *(b"%d" % at for at in range(1, 6)), mode=ASIDE).ticket
@@ -101,9 +92,10 @@ def test_s46_many_in_one_send_of_which_two_are_lost(profile: str) -> None:
 # Once, across views
 
 
-@pytest.mark.behaviour("OL-12", "V-11")
+@pytest.mark.behaviour("OL-12")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_v11_a_duplicate_is_not_delivered_again_but_acknowledged_again(profile: str) -> None:
+    """V-11."""
     group = Group(2, profile=profile)
     for _ in range(2):
         ready = group.receive("b", A, aside(A, 1))
@@ -112,9 +104,10 @@ def test_v11_a_duplicate_is_not_delivered_again_but_acknowledged_again(profile: 
     assert group["b"].counters["dropped.duplicate aside"] == 1
 
 
-@pytest.mark.behaviour("OL-12", "I-19", "V-08")
+@pytest.mark.behaviour("OL-12", "I-19")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_v08_a_duplicate_that_arrives_after_a_view_change_is_not_delivered_again(profile: str) -> None:
+    """V-08."""
     group = Group(2, profile=profile)
     group.receive("b", A, aside(A, 1))
     for number in (2, 3):
@@ -123,9 +116,10 @@ def test_v08_a_duplicate_that_arrives_after_a_view_change_is_not_delivered_again
     assert got(group, "b") == [b"1"]
 
 
-@pytest.mark.behaviour("OL-12", "OL-20", "I-19", "V-08")
+@pytest.mark.behaviour("OL-12", "OL-20", "I-19")
 @pytest.mark.parametrize("profile", REPAIRING)
 def test_v08_what_is_not_acknowledged_is_sent_again_after_a_view_change(profile: str) -> None:
+    """V-08."""
     group = Group(2, profile=profile)
     lost = group.lose(OutOfBand)
     ticket = group.send("a", b"1", mode=ASIDE).ticket
@@ -137,9 +131,10 @@ def test_v08_what_is_not_acknowledged_is_sent_again_after_a_view_change(profile:
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 
 
-@pytest.mark.behaviour("OL-12", "I-19", "V-08")
+@pytest.mark.behaviour("OL-12", "I-19")
 @pytest.mark.parametrize("profile", REPAIRING)
 def test_v08_a_resend_after_a_view_change_is_delivered_once_though_the_ack_was_lost(profile: str) -> None:
+    """V-08."""
     group = Group(2, profile=profile)
     lost = group.lose(OutOfBandAck)
     ticket = group.send("a", b"1", mode=ASIDE).ticket
@@ -198,9 +193,10 @@ def test_ol11_another_life_of_the_sender_has_its_own_numbers() -> None:
 # Stopped by nothing
 
 
-@pytest.mark.behaviour("OL-18", "S-42", "S-44", "P-15")
+@pytest.mark.behaviour("OL-18", "P-15")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: str) -> None:
+    """S-42, S-44."""
     group = Group(2, profile=profile, capacity=2, far_limit=2, max_unconsumed=1)
     group.lose_seqnos(1, to="b", repairs=True)
     group.lose(Ack, Vote)
@@ -216,9 +212,10 @@ def test_s42_it_overtakes_a_gap_a_full_window_and_a_busy_application(profile: st
     assert len(got(group, "b")) == 10  # the application has room for one: nothing here waits for it
 
 
-@pytest.mark.behaviour("S-43")
+@pytest.mark.behaviour("OL-14")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_s43_one_that_is_lost_does_not_hold_up_the_stream(profile: str) -> None:
+    """S-43."""
     group = Group(2, profile=profile)
     group.lose(OutOfBand)
     group.send("a", b"1")
@@ -231,10 +228,10 @@ def test_s43_one_that_is_lost_does_not_hold_up_the_stream(profile: str) -> None:
 # Sent again until acknowledged
 
 
-@pytest.mark.behaviour("OL-20", "S-57", "V-10")
+@pytest.mark.behaviour("OL-20")
 @pytest.mark.parametrize("profile", REPAIRING)
 def test_s57_it_is_sent_again_to_exactly_those_that_have_not_acknowledged(profile: str) -> None:
-    """Two messages, three receivers, acks that trickle in."""
+    """S-57, V-10: Two messages, three receivers, acks that trickle in."""
     group = Group(4, profile=profile)
     lost = group.lose(OutOfBandAck)
     first, second = (group.send("a", payload, mode=ASIDE).ticket for payload in (b"1", b"2"))
@@ -255,9 +252,10 @@ def test_s57_it_is_sent_again_to_exactly_those_that_have_not_acknowledged(profil
         assert got(group, name) == [b"1", b"2"]
 
 
-@pytest.mark.behaviour("OL-20", "S-58")
+@pytest.mark.behaviour("OL-20")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_s58_one_that_leaves_completes_it(profile: str) -> None:
+    """S-58."""
     group = Group(4, profile=profile)
     group.lose(OutOfBand, to="d")
     group.lose(OutOfBand, to="c")
@@ -273,8 +271,9 @@ def test_s58_one_that_leaves_completes_it(profile: str) -> None:
     assert len(group.frames(OutOfBand)) == count
 
 
-@pytest.mark.behaviour("OL-20", "V-10")
+@pytest.mark.behaviour("OL-20")
 def test_v10_it_is_sent_again_with_pauses_that_grow_up_to_the_interval() -> None:
+    """V-10."""
     group = Group(2, tail_delay="20ms", xmit_interval="100ms")
     group.lose(OutOfBand)
     start_ns = group.now_ns
@@ -346,122 +345,6 @@ def test_what_a_member_says_in_anothers_name_is_dropped() -> None:
     assert group["b"].counters["dropped.origin"] == 1
 
 
-# Bounds
-
-
-@pytest.mark.behaviour("OL-11", "OL-18")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_at_most_so_many_wait_for_acks_and_the_rest_waits_its_turn(profile: str) -> None:
-    group = Group(2, profile=profile, max_out_of_band=2)
-    lost = group.lose(OutOfBandAck)
-    ready = group.send("a", *(b"%d" % at for at in range(1, 6)), mode=ASIDE)
-    assert ready.events == []
-    later = group.send("a", b"6", mode=ASIDE)
-    group.run_for(5 * MS)
-    assert got(group, "b") == [b"1", b"2"]
-    group.rules.remove(lost)
-    group.receive("a", B, OutOfBandAck(A, ((2, 2),)))
-    group.run_for(5 * MS)
-    assert got(group, "b")[:3] == [b"1", b"2", b"3"]
-    group.receive("a", B, OutOfBandAck(A, ((1, 1),)))
-    group.settle()
-    assert got(group, "b") == [b"%d" % at for at in range(1, 7)]
-    assert group.told("a", Accepted) == [Accepted(ready.ticket, 1, 5), Accepted(later.ticket, 6, 6)]
-    assert group.told("a", Acknowledged) == [Acknowledged(ready.ticket), Acknowledged(later.ticket)]
-
-
-@pytest.mark.behaviour("OL-18")
-def test_a_send_that_is_not_to_wait_is_taken_whole_or_refused() -> None:
-    group = Group(2, max_out_of_band=2)
-    group.lose(OutOfBandAck)
-    assert group.send("a", b"1", b"2", b"3", mode=ASIDE, wait=False).events == [Refused(1)]
-    group.send("a", b"4", mode=ASIDE, wait=False)
-    assert group.send("a", b"5", b"6", mode=ASIDE, wait=False).events == [Refused(3)]
-    group.run_for(5 * MS)
-    assert got(group, "b") == [b"4"]
-
-
-@pytest.mark.behaviour("OL-18")
-@pytest.mark.parametrize("how", ["cancel", "timeout"])
-def test_a_send_that_waits_its_turn_can_end(how: str) -> None:
-    group = Group(2, max_out_of_band=1)
-    lost = group.lose(OutOfBandAck)
-    group.send("a", b"1", mode=ASIDE)
-    given_up = group.send("a", b"2", mode=ASIDE, timeout_ns=10 * MS if how == "timeout" else None).ticket
-    after = group.send("a", b"3", mode=ASIDE).ticket
-    if how == "cancel":
-        group.cancel("a", given_up)
-    group.run_for(15 * MS)
-    assert group.told("a", GivenUp) == [GivenUp(given_up, 0, how)]
-    group.rules.remove(lost)
-    group.settle()
-    assert got(group, "b") == [b"1", b"3"]
-    assert Accepted(after, 2, 2) in group.told("a", Accepted)  # no hole
-    assert given_up not in {told.ticket for told in group.told("a", Acknowledged)}
-
-
-@pytest.mark.behaviour("OL-18")
-def test_a_send_that_has_gone_out_in_part_says_how_much() -> None:
-    group = Group(2, max_out_of_band=2)
-    lost = group.lose(OutOfBandAck)
-    ticket = group.send("a", b"1", b"2", b"3", mode=ASIDE).ticket
-    group.cancel("a", ticket)
-    assert group.told("a", GivenUp) == [GivenUp(ticket, 2, "cancel")]
-    group.rules.remove(lost)
-    group.settle()
-    assert got(group, "b") == [b"1", b"2"]
-    assert group.told("a", Acknowledged) == []
-    assert group["a"].is_quiet
-
-
-@pytest.mark.behaviour("V-11")
-def test_v11_the_floor_lets_receivers_forget_what_nobody_sends_again() -> None:
-    group = Group(2)
-    for _ in range(50):
-        group.send("a", b"x", mode=ASIDE)
-        group.settle()
-    assert group["b"].aside._seen[A] == [(1, 50)]
-    assert group.frames(OutOfBand)[-1].floor == 49
-
-
-@pytest.mark.behaviour("V-11")
-def test_v11_the_floor_passes_over_what_went_to_others() -> None:
-    """Only one number in ten is for b; the floor says that the others are done with as well."""
-    group = Group(3)
-    for at in range(1, 101):
-        group.send("a", b"x", mode=ASIDE, to=B if at % 10 == 0 else C)
-        group.settle()
-    assert group["b"].aside._seen[A] == [(1, 100)]
-    assert len(got(group, "b")) == 10
-
-
-@pytest.mark.behaviour("V-11")
-def test_v11_one_old_message_without_ack_bounds_what_receivers_remember() -> None:
-    group = Group(3, max_out_of_band=4)
-    group.lose(OutOfBand, to="c")
-    group.send("a", b"stuck", mode=ASIDE, to=C)
-    for _ in range(40):
-        group.send("a", b"x", mode=ASIDE, to=B)
-    group.run_for(SECOND)
-    assert group["a"].aside._high == 16  # four times as many as may wait, and then the old one has to go first
-    group.rules.clear()
-    group.settle()
-    assert len(got(group, "b")) == 40
-    assert len(got(group, "c")) == 1
-
-
-@pytest.mark.behaviour("V-11", "OL-12")
-def test_the_floor_discards_nothing_that_is_still_wanted() -> None:
-    """The floor is below everything that waits for an ack of anybody, so a late first copy is still delivered."""
-    group = Group(3)
-    group.lose(OutOfBand, to="c", times=1)
-    for at in range(1, 10):
-        group.send("a", b"%d" % at, mode=ASIDE)
-        group.run_for(MS)
-    group.settle()
-    assert sorted(got(group, "c")) == [b"%d" % at for at in range(1, 10)]
-
-
 # To one member, to oneself, alone
 
 
@@ -479,10 +362,10 @@ def test_to_one_member_only_that_one_gets_it_and_acknowledges(profile: str) -> N
 def test_to_one_member_that_leaves_it_ends_unacknowledged() -> None:
     group = Group(3)
     group.lose(OutOfBand, to="b")
-    ticket = group.send("a", b"1", b"2", to=B, mode=ASIDE).ticket
+    tickets = [group.send("a", *payloads, to=B, mode=ASIDE).ticket for payloads in ([b"1"], [b"2", b"3"])]
     group.run_for(50 * MS)
     group.install(View.of(2, A, C))
-    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
+    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (B,)) for ticket in tickets]
     assert group.told("a", Acknowledged) == []
     count = len(group.sent)
     group.run_for(SECOND)
@@ -517,20 +400,22 @@ def test_what_waits_its_turn_is_for_those_that_are_members_when_it_goes_out() ->
     assert Acknowledged(ticket) in group.told("a", Acknowledged)
 
 
-@pytest.mark.behaviour("M-11", "S-101")
 @pytest.mark.parametrize("loopback", [True, False])
 def test_to_oneself_it_is_delivered_whatever_loopback_says(loopback: bool) -> None:
+    """S-101: ``loopback`` as a knob is about messages to all; only one who says so to himself gets nothing."""
     group = Group(2, loopback=loopback)
     ready = group.send("a", b"1", to=A, mode=ASIDE)
     assert ready.events == [Accepted(ready.ticket, 1, 1), Acknowledged(ready.ticket)]
+    group.send("a", b"unwanted", to=A, mode=ASIDE, loopback=False)
     assert got(group, "a") == [b"1"]
     assert ready.transmits == []
 
 
-@pytest.mark.behaviour("M-09", "M-11", "S-40")
+@pytest.mark.behaviour("OL-12")
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("loopback", [True, False])
 def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopback: bool) -> None:
+    """M-09, M-11, S-40."""
     group = Group(2, profile=profile, loopback=loopback)
     ticket = group.send("a", b"1", mode=ASIDE).ticket
     group.settle()
@@ -539,10 +424,10 @@ def test_m09_the_own_message_is_delivered_once_or_not_at_all(profile: str, loopb
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 
 
-@pytest.mark.behaviour("M-11")
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("loopback", [True, False])
 def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: bool) -> None:
+    """M-11."""
     group = Group(1, profile=profile, max_out_of_band=1)
     ready = group.send("a", b"1", b"2", b"3", mode=ASIDE, loopback=loopback)
     assert ready.events == [Accepted(ready.ticket, 1, 3), Acknowledged(ready.ticket)]
@@ -550,41 +435,14 @@ def test_a_member_alone_has_its_acknowledgement_at_once(profile: str, loopback: 
     assert ready.transmits == []
 
 
-# The state as a value
+# Under loss
 
 
-def busy() -> Group:
-    """Messages that wait for acks, and messages that wait their turn, to all and to one."""
-    group = Group(3, max_out_of_band=3)
-    group.lose(OutOfBandAck, by="c")
-    group.receive("a", B, aside(B, 2))
-    group.send("a", b"1", b"2", mode=ASIDE)
-    group.send("a", b"3", b"4", mode=ASIDE, to=C, loopback=False)
-    group.send("a", b"5", mode=ASIDE, to=B)
-    group.run_for(5 * MS)
-    return group
-
-
-def test_a_snapshot_holds_everything_that_decides_what_comes() -> None:
-    group = busy()
-    member = group["a"]
-    state = member.snapshot()
-    member.restore(state)
-    assert member.snapshot() == state
-    hash(state)
-    group.rules.clear()
-    group.settle()
-    assert got(group, "b") == [b"1", b"2", b"5"]
-    assert got(group, "c") == [b"1", b"2", b"3", b"4"]
-    assert len(group.told("a", Acknowledged)) == 3  # one for each send, however many messages it has
-    group.receive("a", B, aside(B, 2))
-    assert got(group, "a") == [b"2", b"1", b"2"]
-
-
-@pytest.mark.behaviour("M-15", "OL-16")
+@pytest.mark.behaviour("OL-16")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("profile", REPAIRING)
 def test_every_message_arrives_once_over_a_network_that_loses_a_third(profile: str, seed: int) -> None:
+    """M-15."""
     group = Group(3, profile=profile, max_out_of_band=5, seed=seed)
     draw = Random(seed)
     group.rule(lambda _by, _to, frame: not isinstance(frame, (Data, Unreliable)) and draw.random() < 0.33)
