@@ -1,19 +1,27 @@
 """Helpers for tests of connections: messages to one member, by hand or through a group."""
 
+from random import Random
 from typing import Any
 
+import pytest
+
+from gapless.core.member import Member
 from gapless.core.ready import ONE, Connected
-from gapless.identity import Address
+from gapless.identity import Address, Marks, View
 from gapless.run import Run
 from gapless.wire.frames import CONNECTION, Data
-from tests.core.driver import NAMES, Group
+from tests.core.driver import GROUP, NAMES, Group
 
+rows = pytest.mark.parametrize("row", ["unicast3", "unicast", "unicast2"])
+"""Runs a test with every protocol for messages to one member."""
+IDLE: dict[str, Any] = {"conn_expiry_timeout": "1s", "conn_close_timeout": "2s"}
+"""Knobs of connections that close soon when they are idle."""
 EPOCH = CONNECTION + 500
 """An epoch for frames made by hand."""
 
 
 def pair(members: int = 2, **knobs: Any) -> Group:
-    """A group whose connections close soon; ``conn_expiry_timeout`` 0 keeps them open."""
+    """A group whose connections stay open until they are closed, and then not for long."""
     knobs.setdefault("conn_close_timeout", "2s")
     return Group(members, **knobs)
 
@@ -61,3 +69,10 @@ def states(group: Group, at: str, *, outgoing: bool) -> list[str]:
 def close(group: Group, by: str, to: str) -> None:
     """Close the connection from one member to another."""
     group.step(NAMES[by], lambda m: m.close(NAMES[to], group.now_ns))
+
+
+def restart(group: Group, name: str) -> None:
+    """Give a member a new life under the same address, incarnation included; it knows nothing."""
+    me, view = group[name].me, View.of(1, *group.addresses)
+    group.members[me] = Member(me, GROUP, group.config, Random(f"again {name}"), tracing=True)
+    group.install(view, [me], digest=dict.fromkeys(group.addresses, Marks(0, 0, 0)))
