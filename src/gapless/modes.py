@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from gapless.errors import LocalProtocolError
+
 
 class Mode(StrEnum):
     """What is promised of one message."""
@@ -16,3 +18,11 @@ class Mode(StrEnum):
     """Once, acknowledged, in no order, not stopped by a full window (OUT_OF_BAND)."""
     UNRELIABLE = "unreliable"
     """Sent once, delivered if it arrives."""
+
+    @classmethod
+    def of(cls, name: str) -> Mode:
+        """Return the mode with this name."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise LocalProtocolError(f"{name!r} is not a mode: use one of {', '.join(cls)}") from None

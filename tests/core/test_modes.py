@@ -48,6 +48,31 @@ def test_ol04_a_switch_holds_for_exactly_one_message() -> None:
     assert flags == [ACKED, 0]
 
 
+@pytest.mark.behaviour("OL-04", "OL-11")
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("mode", Mode)
+def test_ol04_a_switch_can_be_to_any_mode_in_any_profile(profile: str, mode: Mode) -> None:
+    group = Group(2, profile=profile)
+    group["a"].switch(mode)
+    group.send("a", b"1")
+    group.send("a", b"2")
+    group.settle()
+    kinds = {Mode.OUT_OF_BAND: OUT_OF_BAND, Mode.UNRELIABLE: UNRELIABLE}
+    assert [found.kind for found in group.deliveries[A]] == [kinds.get(mode, GROUP), GROUP]
+    assert len(group.told("a", Acknowledged)) == (mode in {ACKNOWLEDGED, Mode.OUT_OF_BAND})
+
+
+def test_a_mode_goes_by_its_name_too_and_an_unknown_one_is_an_error() -> None:
+    group = Group(2)
+    group.send("a", b"1", mode="acknowledged")
+    group.settle()
+    assert len(group.told("a", Acknowledged)) == 1
+    with pytest.raises(LocalProtocolError, match="not a mode: use one of ordered, acknowledged"):
+        group.send("a", b"1", mode="urgent")
+    with pytest.raises(LocalProtocolError, match="not a mode"):
+        group["a"].switch("urgent")  # type: ignore[arg-type]
+
+
 @pytest.mark.behaviour("OL-21", "OL-04")
 def test_ol21_a_message_to_one_member_does_not_use_the_switch_up() -> None:
     group = Group(2, profile="classic")

@@ -80,6 +80,7 @@ class Aside:
         self._members: tuple[Address, ...] = ()
         self._high = 0
         self._pending: dict[int, _Pending] = {}
+        self._due_ns = 0
         # What is still to be acknowledged of each send; while some of it has not even gone out, a zero is in the set.
         self._open: dict[int, set[int]] = {}
         self._queue: deque[_Queued] = deque()
@@ -130,12 +131,13 @@ class Aside:
         own = self.me in targets and not queued.flags & NOT_BACK
         missing = targets - {self.me}
         interval_ns = self.config.tail_delay_ns
+        again_ns = context.now_ns + interval_ns
+        self._due_ns = min(self._due_ns, again_ns) if self._pending else again_ns
         for message in messages:
             self._high += 1
             run = Run.of(self.me, self._high, (message,), queued.flags & NOT_BACK, self.view, context.now_ns)
             context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
             if missing:
-                again_ns = context.now_ns + interval_ns
                 self._pending[run.first] = _Pending(run, queued.ticket, queued.to, set(missing), again_ns, interval_ns)
                 self._open[queued.ticket].add(run.first)
                 context.transmit(queued.to, OutOfBand(run, self._floor(run.first)))
@@ -220,8 +222,10 @@ class Aside:
             if last > self._high:
                 context.drop("ack beyond high", self.me, first, last, peer=peer)
                 continue
-            for seqno in [seqno for seqno in self._pending if first <= seqno <= last]:
-                self._done(seqno, peer, context)
+            few = last - first < len(self._pending)
+            for seqno in range(first, last + 1) if few else list(self._pending):
+                if first <= seqno <= last and seqno in self._pending:
+                    self._done(seqno, peer, context)
         self._flush(context)
 
     def _done(self, seqno: int, peer: Address, context: Context) -> None:
@@ -256,10 +260,8 @@ class Aside:
 
     @property
     def due_ns(self) -> int | None:
-        """When something is to be sent again."""
-        if not self.config.retransmits:
-            return None
-        return min((pending.again_ns for pending in self._pending.values()), default=None)
+        """When to look for what is to be sent again: never too late, at worst when nothing is any more."""
+        return self._due_ns if self._pending and self.config.retransmits else None
 
     def resend(self, context: Context) -> None:
         """Send what is due again to those that have not acknowledged it."""
@@ -272,6 +274,7 @@ class Aside:
             interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
             again_ns = context.now_ns + interval_ns
             self._pending[seqno] = pending._replace(again_ns=again_ns, interval_ns=interval_ns)
+        self._due_ns = min((pending.again_ns for pending in self._pending.values()), default=0)
 
     @property
     def is_quiet(self) -> bool:
@@ -296,6 +299,7 @@ class Aside:
         """Become what ``snapshot`` says, with everything due and no deadline; tickets are numbered anew."""
         self._high, pending, queue, seen = snapshot  # type: ignore[assignment]
         self._pending, self._open, self._queue = {}, {}, deque()
+        self._due_ns = 0
         for seqno, run, ticket, to, missing in pending:  # type: ignore[attr-defined]
             self._pending[seqno] = _Pending(run, ticket, to, set(missing), 0, self.config.tail_delay_ns)
             if ticket:

@@ -83,7 +83,7 @@ class Member(Streams):
         With ``wait=False`` all of them are taken at once or none is. ``loopback``: whether the sender gets them too.
         """
         switched = self._next_mode if mode is None and to is None else None
-        mode = mode or switched or Mode.ORDERED
+        mode = Mode.of(mode or switched or Mode.ORDERED)
         self._check_payloads(payloads, to, mode)
         if switched is not None and len(payloads) != 1:
             raise LocalProtocolError("a switch of the mode holds for one message: send that one alone")
@@ -139,8 +139,6 @@ class Member(Streams):
         wait: bool,
     ) -> int:
         context, ticket = self._context, self._tickets.take()
-        if to is not None:
-            flags &= ~NOT_BACK
         if mode is Mode.UNRELIABLE:
             self.aside.send_unreliable(ticket, payloads, flags, to, context)
         elif wait or self.aside.has_room(payloads):
@@ -154,7 +152,7 @@ class Member(Streams):
 
         A message that names a mode itself, one to a single member (OL-21), and one that is refused do not use it up.
         """
-        self._next_mode = mode
+        self._next_mode = Mode.of(mode)
 
     def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
         if self.view is None:
