@@ -40,10 +40,13 @@ class Early:
     def __len__(self) -> int:
         return self._runs + len(self._later)
 
-    def keep(self, said: Datagram, *, upcoming: bool) -> bool:
-        """Keep a datagram of one who is not a member, if it may become one; return whether it was kept."""
+    def keep(self, said: Datagram, *, departed: bool) -> bool:
+        """Keep a datagram of one who is not a member, if it may become one; return whether it was kept.
+
+        One who was a member may come back as the same life: where nothing may be dropped, that is kept too.
+        """
         bounded = self.config.retransmits
-        if (self._member and bounded) or not upcoming:
+        if bounded and (self._member or departed):
             return False
         runs = sum(isinstance(frame, Data) for frame in said.frames)
         if bounded and self._runs + max(runs, 1) > self.config.become_server_queue_size:

@@ -251,7 +251,7 @@ class Member(Streams):
         sender = said.sender
         if sender == self.me:
             context.drop("own", peer=sender)
-        elif self.early.keep(said, upcoming=self.view is None or sender not in self._former):
+        elif self.early.keep(said, departed=self.view is not None and sender in self._former):
             context.step("EARLY", sender, peer=sender)
         elif not self._keep_of_joiner(said, context):
             context.drop("incarnation" if sender.node in self._nodes else "stranger", peer=sender)
@@ -494,7 +494,9 @@ class Member(Streams):
         for origin in joined:
             self._welcome(origin, digest or {}, context)
         self._install_parts(view, context)
-        for origin in () if restart or (first_view and digest is not None) else joined:
+        # Whoever has the same digest knows this start; where nobody asks, the others must be told.
+        known = first_view and digest is not None and (self.config.retransmits or self.me in digest)
+        for origin in () if restart or known else joined:
             self.outbound.welcome(origin, context)
         return self._finish(self._replay(context))
 
