@@ -48,6 +48,15 @@ def test_ol04_a_switch_holds_for_exactly_one_message() -> None:
     assert flags == [ACKED, 0]
 
 
+@pytest.mark.behaviour("OL-04")
+def test_ol04_a_switch_is_used_up_by_one_who_is_alone_too() -> None:
+    group = Group(1)
+    group["a"].switch(ACKNOWLEDGED)
+    ticket = group.send("a", b"1").ticket
+    group.send("a", b"2")
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
 @pytest.mark.behaviour("OL-04", "OL-11")
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("mode", Mode)

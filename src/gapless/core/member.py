@@ -103,7 +103,7 @@ class Member(Streams):
             self._arm_timeout()
         ready = self._finish(())
         ready.ticket = ticket
-        if switched is not None and Refused(ticket) not in ready.events:
+        if switched is not None and not any(isinstance(event, Refused) for event in ready.events):
             self._next_mode = None
         return ready
 
