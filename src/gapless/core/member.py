@@ -351,7 +351,7 @@ class Member(Streams):
     ) -> Inbound | None:
         epoch = frame.epoch
         if epoch < CONNECTION and epoch != self._epoch:
-            context.drop("view", sender, peer=sender)
+            context.drop("other view", sender, peer=sender)
             return None
         context.count(RECEIVED[type(frame)])
         if epoch >= CONNECTION or isinstance(frame, Close):
@@ -370,7 +370,7 @@ class Member(Streams):
             return
         epoch = 0 if isinstance(frame, OutOfBandAck) else frame.epoch
         if epoch != self._epoch and epoch < CONNECTION and not isinstance(frame, OutOfBandAck):
-            context.drop("view", origin, peer=sender)
+            context.drop("other view", origin, peer=sender)
             return
         context.count(RECEIVED[type(frame)])
         if isinstance(frame, OutOfBandAck):

@@ -100,7 +100,7 @@ class Stability:
     def on_vote(self, peer: Address, vote: Vote, digest: Digest, context: Context) -> list[Progress]:
         """Take a vote in; return what became stable by it."""
         if vote.view != self._number or not self.is_coordinator:
-            context.drop("view" if vote.view != self._number else "not mine", peer=peer)
+            context.drop("other view" if vote.view != self._number else "not mine", peer=peer)
             return []
         assert self._view is not None
         context.step("VOTE_IN", self.me, peer=peer)
@@ -143,7 +143,7 @@ class Stability:
     def accepts(self, peer: Address, stable: Stable, context: Context) -> bool:
         """Return whether a stability message counts: it is of this view, and from its coordinator."""
         if stable.view != self._number or self._view is None or peer != self._view.members[0]:
-            context.drop("view" if stable.view != self._number else "not coordinator", peer=peer)
+            context.drop("other view" if stable.view != self._number else "not coordinator", peer=peer)
             return False
         context.step("STABLE_IN", self.me, peer=peer)
         return True

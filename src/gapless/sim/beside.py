@@ -16,7 +16,6 @@ from gapless.core.ready import (
     Accepted,
     Acknowledged,
     GivenUp,
-    Refused,
     Stalled,
     Unacknowledged,
     Undelivered,
@@ -28,8 +27,9 @@ from gapless.sim.model import Stream
 from gapless.wire import Ack, Close, Data, Nak, OutOfBand, Tail, Unreliable
 
 if TYPE_CHECKING:
-    from gapless.core.ready import Delivery, Event, Ready
+    from gapless.core.ready import Delivery, Event
     from gapless.identity import Address, View
+    from gapless.sim.learning import Sent
     from gapless.sim.model import Life
     from gapless.wire import Frame
 
@@ -71,15 +71,16 @@ class Connections(Check):
 
     # What the application does
 
-    def sent(self, life: Life, payloads: tuple[bytes, ...], to: Address | None, mode: str, ready: Ready) -> None:
-        """A send to one member."""
-        if to is None or mode not in {Mode.ORDERED, Mode.ACKNOWLEDGED}:
+    def sent(self, life: Life, send: Sent) -> None:
+        """A send to one member; what somebody sends to itself and does not want back goes nowhere."""
+        to = send.to
+        if to is None or send.refused or send.mode not in {Mode.ORDERED, Mode.ACKNOWLEDGED}:
             return
-        if not any(isinstance(event, Refused) and event.ticket == ready.ticket for event in ready.events):
+        if to != life.address or not send.not_back:
             queue = self.queues.setdefault((life.address, to), deque())
-            queue.extend(Waiting(ready.ticket, payload) for payload in payloads)
+            queue.extend(Waiting(send.ticket, payload) for payload in send.payloads)
 
-    def event(self, life: Life, event: Event) -> None:
+    def told(self, life: Life, event: Event) -> None:
         """A send is given up, or a connection ends with something that is not known to have arrived."""
         if isinstance(event, GivenUp):
             for (sender, to), queue in self.queues.items():
@@ -130,7 +131,8 @@ class Connections(Check):
             same = run.last <= stream.high and run.payload == stream.content(run.first, run.last)
             if not same:
                 self.say("S10", f"{run} is sent again to {to} with other bytes than before")
-            if run.last <= life.member.connections.outgoing[to].stream.window.low:
+            out = life.member.connections.outgoing.get(to)
+            if out is not None and out.stream.epoch == frame.epoch and run.last <= out.stream.window.low:
                 self.say("S10", f"{run} is sent again to {to}, which has acknowledged it")
             return
         if run.first != stream.high + 1:
@@ -253,32 +255,42 @@ class S5(Check):
         self._owed: dict[tuple[Address, int], set[Address]] = {}
         self._handed: dict[tuple[Address, Address], set[int]] = {}
         self._bare: dict[Address, Counter[bytes]] = {}
+        self._numbered: Counter[tuple[Address, int]] = Counter()
 
-    def sent(self, life: Life, payloads: tuple[bytes, ...], to: Address | None, mode: str, ready: Ready) -> None:
+    def sent(self, life: Life, send: Sent) -> None:
         """A send beside the stream."""
-        if any(isinstance(event, Refused) and event.ticket == ready.ticket for event in ready.events):
+        if send.refused:
             return
-        if mode == Mode.UNRELIABLE:
-            self._bare.setdefault(life.address, Counter()).update(payloads)
-        elif mode == Mode.OUT_OF_BAND:
+        if send.mode == Mode.UNRELIABLE:
+            self._bare.setdefault(life.address, Counter()).update(send.payloads)
+        elif send.mode == Mode.OUT_OF_BAND:
             queue = self._queues.setdefault(life.address, deque())
-            queue.extend((Waiting(ready.ticket, payload), to) for payload in payloads)
+            queue.extend((Waiting(send.ticket, payload), send.to) for payload in send.payloads)
 
-    def event(self, life: Life, event: Event) -> None:
+    def _number(self, life: Life, upto: int) -> list[bytes]:
+        """Learn that out-of-band messages up to ``upto`` have their numbers; return all that have one."""
+        sent = self._sent.setdefault(life.address, [])
+        queue = self._queues.get(life.address, deque())
+        while len(sent) < upto and queue:
+            waiting, to = queue.popleft()
+            sent.append(waiting.payload)
+            owed = set(life.view_members) if to is None else {to}
+            self._owed[life.address, len(sent)] = owed - {life.address}
+            self._numbered[life.address, waiting.ticket] += 1
+        return sent
+
+    def told(self, life: Life, event: Event) -> None:
         """Out-of-band sends get their numbers, or are given up."""
         queue = self._queues.get(life.address)
-        if not queue:
+        if not queue or not isinstance(event, (Accepted, GivenUp)):
             return
-        if isinstance(event, Accepted) and queue[0][0].ticket == event.ticket:
-            sent = self._sent.setdefault(life.address, [])
-            for seqno in range(event.first, event.last + 1):
-                waiting, to = queue.popleft()
-                if seqno != len(sent) + 1 or waiting.ticket != event.ticket:
-                    self.fail(f"{life.name} numbers {waiting.payload[:40]!r} as {seqno} after {len(sent)}")
-                sent.append(waiting.payload)
-                owed = set(life.view_members) if to is None else {to}
-                self._owed[life.address, seqno] = owed - {life.address}
-        elif isinstance(event, GivenUp):
+        if all(waiting.ticket != event.ticket for waiting, _ in queue):
+            return
+        if isinstance(event, Accepted):
+            self._number(life, event.last)
+        else:
+            numbered = self._numbered[life.address, event.ticket]
+            self._number(life, len(self._sent.get(life.address, ())) + event.accepted - numbered)
             kept = [entry for entry in queue if entry[0].ticket != event.ticket]
             queue.clear()
             queue.extend(kept)
@@ -286,7 +298,7 @@ class S5(Check):
     def beside_out(self, life: Life, to: Address | None, frame: Frame) -> None:
         """What goes out is what was given; at rest nothing goes out."""
         if isinstance(frame, OutOfBand):
-            run, sent = frame.run, self._sent.get(life.address, [])
+            run, sent = frame.run, self._number(life, frame.run.last)
             if run.origin != life.address or run.last > len(sent) or run.messages() != sent[run.first - 1 : run.last]:
                 self.fail(f"{run} goes out of band to {to} with other bytes than the application gave")
             if self.judge.resting:
@@ -302,7 +314,7 @@ class S5(Check):
             if any(message not in self._bare.get(delivery.origin, {}) for message in delivery.messages()):
                 self.fail(f"{life.name} delivers unreliably what {delivery.origin} did not send")
             return
-        sent = self._sent.get(delivery.origin, [])
+        sent = self._number(self.model.lives[delivery.origin], delivery.last)
         if delivery.messages() != sent[delivery.first - 1 : delivery.last]:
             self.fail(f"{life.name} delivers {delivery.first} of {delivery.origin} out of band, which was not sent so")
         before = self._handed.setdefault((life.address, delivery.origin), set())
@@ -342,11 +354,10 @@ class Acknowledgements(Check):
         self._asked: dict[tuple[Address, int], Address | None] = {}
         self._last: dict[tuple[Address, int], int] = {}
 
-    def sent(self, life: Life, payloads: tuple[bytes, ...], to: Address | None, mode: str, ready: Ready) -> None:  # noqa: ARG002
+    def sent(self, life: Life, send: Sent) -> None:
         """An acknowledged send."""
-        refused = any(isinstance(event, Refused) and event.ticket == ready.ticket for event in ready.events)
-        if mode == Mode.ACKNOWLEDGED and not refused:
-            self._asked[life.address, ready.ticket] = to
+        if send.mode == Mode.ACKNOWLEDGED and not send.refused:
+            self._asked[life.address, send.ticket] = send.to
 
     def event(self, life: Life, event: Event) -> None:
         """Compare the report with what has been delivered."""
@@ -363,7 +374,7 @@ class Acknowledgements(Check):
         for member in life.view_members:
             taken = life.member.outbound.window.delivered
             if member != life.address:
-                taken = self.model.lives[member].has_taken(life.address)
+                taken = self.model.lives[member].has_taken(life.address, life.epoch)
             if taken < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has {taken}")
 

@@ -202,7 +202,9 @@ class S7(Check):
         untold: dict[str, int] = {}
         for _, out in outgoing:
             for frame in out.frames:
-                event = _TRACED[kind_of(frame)]
+                event = _TRACED.get(kind_of(frame), "")
+                if not event:
+                    continue
                 untold[event] = untold.get(event, 0) + (len(frame.ranges) if isinstance(frame, Nak) else 1)
         for row in ready.trace:
             if row.event in _TELLS_OF_FRAMES:
@@ -243,6 +245,8 @@ _TRACED = {
     "NAK": "NAK_OUT",
     "GONE": "GONE_OUT",
     "TAIL": "TAIL_OUT",
+    "VOTE": "VOTE_OUT",
+    "STABLE": "STABLE_OUT",
 }
 """How the trace calls what goes out."""
 _TELLS_OF_FRAMES = frozenset(_TRACED.values())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gapless.core.ready import GROUP, Refused
 from gapless.modes import Mode
 from gapless.sim.faults import NEVER_NS
-from gapless.sim.learning import NOTHING, Expected, Learner, Violation
+from gapless.sim.learning import NOTHING, Expected, Learner, Sent, Violation
 from gapless.sim.model import Heard, Life, Model, Waiting
 from gapless.wire import Ack, Close, Data, Datagram, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Tail, Unreliable, Vote
 from gapless.wire.frames import CONNECTION
@@ -84,7 +84,8 @@ class Check:
     has come that was given to ``judge.look_at``, ``view`` before a view is installed, ``close`` when the run is over.
 
     What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
-    for frames, ``handed`` for deliveries, ``stepped`` after a step of a member that has connections.
+    for frames, ``told`` for events before the frames are looked at, ``handed`` for deliveries, ``stepped`` after a step
+    of a member that has connections.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
@@ -150,6 +151,7 @@ class Judge(Learner):
         }
         self._beside_in = self._hooks("beside_in")
         self._sent = self._hooks("sent")
+        self._told = self._hooks("told")
         self._handed = self._hooks("handed")
         self._stepped = self._hooks("stepped")
         self._rows = {event: self._hooks(f"row_{event.lower()}") for event in EVENTS}
@@ -257,11 +259,12 @@ class Judge(Learner):
         mode: str = Mode.ORDERED,
     ) -> None:
         """Take note of a send that ``ready`` answers."""
+        not_back = not (self.config.loopback if loopback is None else loopback)
+        sent = Sent(tuple(payloads), to, mode, not_back, ready.ticket, Refused(ready.ticket) in ready.events)
         for hook in self._sent:
-            hook(life, payloads, to, mode, ready)
+            hook(life, sent)
         if to is not None or mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
             return
-        not_back = not (self.config.loopback if loopback is None else loopback)
         life.tickets.add(ready.ticket)
         if Refused(ready.ticket) not in ready.events:
             life.stream.queue += [Waiting(ready.ticket, payload, not_back) for payload in payloads]
@@ -305,6 +308,9 @@ class Judge(Learner):
         events = ready.events
         if events:
             self._learn_events(life, events)
+            for event in events:
+                for hook in self._told:
+                    hook(life, event)
         rows = self._rows
         for row in ready.trace:
             if row.epoch < CONNECTION:

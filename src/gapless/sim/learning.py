@@ -37,6 +37,17 @@ class Violation(NamedTuple):
         return f"{self.check} at {self.t_ns / 1e9:.6f} s, member {self.member}: {self.message}"
 
 
+class Sent(NamedTuple):
+    """A send as the application made it, and its ticket."""
+
+    payloads: tuple[bytes, ...]
+    to: Address | None
+    mode: str
+    not_back: bool
+    ticket: int
+    refused: bool
+
+
 class Expected(NamedTuple):
     """What must become of the messages that one datagram brings."""
 

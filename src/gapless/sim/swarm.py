@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gapless.config import Config
+from gapless.sim.family import LOSSLESS, draw_profile, rare_branches, spread, with_profile
 from gapless.sim.faults import (
     BurstLoss,
     Clock,
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from gapless.sim.script import Action
 
 CHARACTERS = ("calm", "loss", "swarm")
-"""What a run may be like; a seed draws one of them, mostly the last."""
+"""What a run may be like; a seed draws one of them, mostly the last. A run of the profile that does not retransmit is
+a ``stall`` instead of ``loss``: then it need not deliver, but must say what is missing."""
 
 MESSAGES = 100
 """What each member of the standard cell sends."""
@@ -81,6 +83,7 @@ class Plan:
 
     seed: int
     character: str
+    profile: str
     config: Config
     script: Script
     faults: list[Fault]
@@ -94,35 +97,43 @@ def draw(
     members: int | None = None,
     messages: int = MESSAGES,
     character: str | None = None,
+    profile: str | None = None,
     config: Config | None = None,
 ) -> Plan:
-    """Draw the run of ``seed``; ``members``, ``character`` and ``config`` override what the seed says."""
+    """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
     rng = split(seed, "plan")
     drawn = rng.choices(CHARACTERS, weights=(1, 2, 17))[0]
+    profile = profile or (draw_profile(seed) if config is None else config.profile)
     character = character or drawn
+    lossless = profile == "ordered" and character != "loss"
+    character = "stall" if profile == "ordered" and character == "loss" else character
     members = members or rng.choices((2, 3, 4, 5), weights=(1, 2, 6, 1))[0]
     names = tuple(node_name(node) for node in range(1, members + 1))
     on = _classes_on(split(seed, "classes"), character)
-    if config is None:
-        config = draw_config(split(seed, "config"), slow_reader="slow reader" in on, only_loss=character != "swarm")
-    span_ns = _span_ns(split(seed, "span"), config)
-    calm_ns = span_ns + config.xmit_interval_ns
-    rng = split(seed, "work")
-    actions = [*_work(rng, names, messages, span_ns, config)]
-    script = Script(
-        seed, _delay_ns(split(seed, "link"), config), calm_ns, actions=actions, only_loss=character != "swarm"
-    )
-    faults = _faults(seed, on, names, config, span_ns, messages, actions)
-    _members(seed, on, names, config, span_ns, script)
+    on = tuple(name for name in on if name in LOSSLESS) if lossless else on
+    pace = config if config is not None and config.retransmits else None
+    if pace is None:
+        pace = draw_config(split(seed, "config"), slow_reader="slow reader" in on, only_loss=character != "swarm")
+    span_ns = _span_ns(split(seed, "span"), pace)
+    calm_ns = span_ns + pace.xmit_interval_ns
+    actions = _work(split(seed, "work"), names, messages, span_ns, pace)
+    actions = spread(seed, actions, names, profile, character)
+    only_loss = character in {"calm", "loss"}
+    delay_ns = _delay_ns(split(seed, "link"), pace)
+    script = Script(seed, delay_ns, calm_ns, actions=actions, only_loss=only_loss, fifo=lossless)
+    script.rare = rare_branches(seed, character)
+    drawn_for, config = pace, config or with_profile(seed, pace, profile)
+    faults = _faults(seed, on, names, drawn_for, span_ns, messages, actions)
+    _members(seed, on, names, drawn_for, span_ns, script)
     script.actions.sort(key=lambda action: action.at_ns)
-    return Plan(seed, character, config, script, faults, _late(split(seed, "late"), on, config), on)
+    return Plan(seed, character, profile, config, script, faults, _late(split(seed, "late"), on, drawn_for), on)
 
 
 def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
     """Draw which classes of fault a run has: each with its own probability, itself drawn per run."""
     if character == "calm":
         return ()
-    if character == "loss":
+    if character in {"loss", "stall"}:
         return (rng.choice(("loss", "burst")),)
     share = rng.choice((0.15, 0.3, 0.5))
     return tuple(name for name in FAULTS if rng.random() < share) or ("loss",)
@@ -320,7 +331,7 @@ def _members(
         drift_ppm = rng.choice((-50_000, -1000, 0, 1000, 50_000)) if "clocks" in on else 0
         script.clocks[name] = Clock(rng.randrange(1000) * NS_PER_S, drift_ppm)
     if "views" in on:
-        script.actions += draw_views(split(seed, "views"), names, span_ns, config)
+        script.actions += draw_views(split(seed, "views"), names, span_ns, config, living=not script.fifo)
     else:
         script.actions += opening(names)
     if "pause" in on:

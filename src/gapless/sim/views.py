@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class _Oracle:
     """The membership of a run in the making."""
 
-    def __init__(self, rng: Random, names: tuple[str, ...], span_ns: int, config: Config) -> None:
+    def __init__(self, rng: Random, names: tuple[str, ...], span_ns: int, config: Config, *, living: bool) -> None:
         self.rng = rng
+        self.living = living
         self.span_ns = span_ns
         self.skew_ns = rng.choice((0, config.xmit_interval_ns // 10, config.xmit_interval_ns, span_ns // 10))
         self.members = list(names)
@@ -47,7 +48,7 @@ class _Oracle:
         at_ns = self.now_ns = max(at_ns, self.now_ns)
         changes = [self._join, self._readmit] if self.zombies else [self._join]
         if len(self.members) > 2:
-            changes += [self._crash, self._leave, self._expel]
+            changes += [self._crash, self._leave, self._expel] if self.living else [self._crash, self._leave]
         changes.append(self._restart)
         self.rng.choice(changes)(at_ns)
 
@@ -132,9 +133,14 @@ class _Oracle:
         return gone
 
 
-def draw_views(rng: Random, names: tuple[str, ...], span_ns: int, config: Config) -> list[Action]:
-    """Draw the membership of a run: its lives, and who is told which view when."""
-    oracle = _Oracle(rng, names, span_ns, config)
+def draw_views(
+    rng: Random, names: tuple[str, ...], span_ns: int, config: Config, *, living: bool = True
+) -> list[Action]:
+    """Draw the membership of a run: its lives, and who is told which view when.
+
+    With ``living`` one may be expelled although it lives.
+    """
+    oracle = _Oracle(rng, names, span_ns, config, living=living)
     oracle.begin()
     times_ns = sorted(rng.randrange(span_ns) for _ in range(rng.choice((1, 1, 2, 3, 5))))
     for at_ns in times_ns:
