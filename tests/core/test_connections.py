@@ -252,7 +252,7 @@ def test_a_removed_end_sends_the_ack_that_it_owes_first() -> None:
 @pytest.mark.behaviour("U3-24")
 def test_the_first_message_is_taken_first_within_a_datagram() -> None:
     """S-99."""
-    group = pair()
+    group = pair(become_server_queue_size=0)
     group.receive("b", A, one(A, 3), one(A, 2), one(A, 1, opens=True))
     assert got(group, "b", "a") == numbers(1, 3)
     group.settle()

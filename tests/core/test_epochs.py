@@ -290,6 +290,16 @@ def test_p15_a_view_without_the_peer_ends_its_connections_at_once(row: str) -> N
 
 
 @pytest.mark.behaviour("P-15")
+def test_p15_an_ack_that_is_owed_goes_with_the_one_that_it_is_for() -> None:
+    group = pair(3, unicast="unicast2")
+    group.receive("b", A, one(A, 1, opens=True))
+    assert set(group["b"]._owing) == {(A, EPOCH)}
+    group.install(View.of(2, B, C), [B])
+    group.settle()
+    assert group.frames(Ack) == []
+
+
+@pytest.mark.behaviour("P-15")
 def test_p15_who_comes_back_gets_a_new_connection() -> None:
     group = pair(2)
     group.send("a", b"1", to=B)
