@@ -107,6 +107,11 @@ class Streams:
             return False
         return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
 
+    @property
+    def waiting(self) -> int:
+        """How many sends wait for room, to the group or to one member."""
+        return sum(len(stream.queue) for stream in self._outbounds())
+
     def _outbounds(self) -> list[Outbound]:
         return [self.outbound, *self.connections.outbounds()] if self.connections.outgoing else [self.outbound]
 

@@ -94,7 +94,8 @@ class Connections(Check):
     def _give_up(self, queue: deque[Waiting], event: GivenUp, sender: Address, to: Address) -> None:
         """Take the messages of a send out that were not taken; one that is under way in pieces stays."""
         line = next((line for (who, _), line in reversed(self.lines.items()) if who == sender and line.to == to), None)
-        under_way = queue[0] if line is not None and line.stream.piece_bytes and event.reason != "closed" else None
+        goes_on = line is not None and line.stream.piece_bytes and event.reason in {"cancel", "timeout"}
+        under_way = queue[0] if goes_on else None
         kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is under_way]
         queue.clear()
         queue.extend(kept)
@@ -111,7 +112,8 @@ class Connections(Check):
             self._nak_out(life, to, frame)
         elif isinstance(frame, Close) and (line := self.lines.get((life.address, frame.epoch))) is not None:
             line.ended = True
-        if self.judge.resting and isinstance(frame, (Data, Nak)):
+        asks = isinstance(frame, Nak) and frame.ranges
+        if self.judge.resting and (asks or isinstance(frame, Data)):
             self.say("L3", f"{life.name} sends {frame} to {to} at rest")
         elif self.judge.resting and isinstance(frame, Tail):
             self.say("S16", f"{life.name} sends {frame} to {to} at rest")

@@ -259,14 +259,15 @@ class Judge(Learner):
         mode: str = Mode.ORDERED,
     ) -> None:
         """Take note of a send that ``ready`` answers."""
-        not_back = not (self.config.loopback if loopback is None else loopback)
-        sent = Sent(tuple(payloads), to, mode, not_back, ready.ticket, Refused(ready.ticket) in ready.events)
+        not_back = not ((self.config.loopback or to is not None) if loopback is None else loopback)
+        refused = any(isinstance(event, Refused) for event in ready.events)
+        sent = Sent(tuple(payloads), to, mode, not_back, ready.ticket, refused)
         for hook in self._sent:
             hook(life, sent)
         if to is not None or mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
             return
         life.tickets.add(ready.ticket)
-        if Refused(ready.ticket) not in ready.events:
+        if not sent.refused:
             life.stream.queue += [Waiting(ready.ticket, payload, not_back) for payload in payloads]
 
     def before(self, life: Life, said: Datagram | None) -> object:
@@ -377,7 +378,7 @@ class Judge(Learner):
             return ()
         sender = said.sender
         if sender not in life.heard:
-            life.room.keep(said)
+            life.room.keep(life, said, life.member.config)
             return ()
         for frame in said.frames:
             self._hear_frame(life, sender, frame)

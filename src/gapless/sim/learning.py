@@ -138,6 +138,8 @@ class Learner:
         elif frame.start is not None and frame.reader == life.address.incarnation and heard.delivered == heard.start:
             # The sender moves a start that nothing has been delivered from: what lies before it is not for this life.
             heard.gone = max(heard.gone, frame.start)
+            if frame.start > heard.start:
+                heard.restart(frame.start)
         heard.announced = max(heard.announced, frame.high)
         heard.know(frame.high, self.local_ns)
         heard.gone = max(heard.gone, frame.low)

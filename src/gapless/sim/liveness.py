@@ -7,7 +7,7 @@ allows between two tries (``xmit_interval``, or ``tail_delay`` if that is longer
   repair budget of an interval, takes as many more. With R = 1 these are the three intervals and four delays in which a
   lost tail is announced, its gap outlives its grace, is asked for and repaired.
 * B2 = B1 + X + ack_delay + 2 D: then the ack goes out, or is lost no more and announced for once again. Where stability
-  releases, three voting intervals and four delays more.
+  releases, three voting intervals and four delays more. Connections may take two looks and two acks longer.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
     rounds = max(rounds, -(-MOST_RECEIVERS * window_bytes // config.repair_budget_bytes))
     first_ns = (2 + rounds) * pause_ns + (2 + 2 * rounds) * delay_ns
     second_ns = first_ns + pause_ns + ack_ns + 2 * delay_ns
+    if not config.retransmits:
+        # Nothing is lost, and what was sent is on its way; how long that takes only the network knows.
+        first_ns = second_ns = 4 * delay_ns + ack_ns + 1_000_000
+    # A connection looks twice before it sends its last message again, and may acknowledge only now and then.
+    lazy = config.unicast_row.acks == "periodic"
+    second_ns += 2 * pause_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
     if config.row.release == "stability":
         # Everybody votes; a coordinator that was the last to deliver votes again; the message may cross a vote.
         second_ns += 3 * config.stability_interval_ns * CLOCK_PERCENT // 100 + 4 * delay_ns

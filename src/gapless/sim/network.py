@@ -104,6 +104,10 @@ class Network:
         late = held[0].delay_ns != self.delay_ns
         return held, reason or ("order" if late else "")
 
+    def backlog_ns(self, now_ns: int) -> int:
+        """Return how long what is on its way now may still take, where links keep their order."""
+        return max(0, max((self._last_ns or {}).values(), default=0) - now_ns)
+
     def _count(self, key: tuple[object, ...]) -> int:
         nth = self._nth[key] = self._nth.get(key, 0) + 1
         return nth

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.wire import Data
+from gapless.wire.frames import CONNECTION
 
 if TYPE_CHECKING:
     from gapless.config import Config
@@ -37,12 +38,25 @@ class WaitingRoom:
             return False
         if config.retransmits:
             taken = sum(self._cost(kept) for kept, _ in self._datagrams)
-            return life.view is None and taken + self._cost(said) <= config.become_server_queue_size
-        return life.view is None or said.sender not in life.departed
+            if life.view is None:
+                return taken + self._cost(said) <= config.become_server_queue_size
+            return any(self._has_room(frame, config) for frame in self._later_frames(life, said))
+        return True
 
-    def keep(self, said: Datagram) -> None:
-        """Keep a datagram."""
-        self._datagrams.append((said, 0))
+    def _later_frames(self, life: Life, said: Datagram) -> list[Data]:
+        """Return what one who is to join says in a view to come, where messages belong to views."""
+        if not life.epoch:
+            return []
+        frames = [frame for frame in said.frames if isinstance(frame, Data)]
+        return [f for f in frames if life.epoch < f.epoch < CONNECTION and f.run.origin == said.sender]
+
+    def keep(self, life: Life, said: Datagram, config: Config) -> None:
+        """Keep a datagram, or the messages in it that are for a view to come."""
+        if life.view is None or not config.retransmits:
+            self._datagrams.append((said, 0))
+            return
+        for frame in self._later_frames(life, said):
+            self.keep_later(frame, config)
 
     def call(self, life: Life, config: Config, *, first_view: bool) -> tuple[list[Datagram], int]:
         """Return the datagrams that the present view lets in, and how many messages in them came too late for it."""
@@ -64,10 +78,19 @@ class WaitingRoom:
 
     def keep_later(self, frame: Data, config: Config) -> bool:
         """Keep a message of a later view; return whether there is room."""
-        if len(self._later) >= config.become_server_queue_size and config.retransmits:
+        if not self._has_room(frame, config):
             return False
-        self._later.append(frame)
+        if not self._is_here(frame):
+            self._later.append(frame)
         return True
+
+    def _has_room(self, frame: Data, config: Config) -> bool:
+        room = len(self._later) < config.become_server_queue_size or not config.retransmits
+        return room or self._is_here(frame)
+
+    def _is_here(self, frame: Data) -> bool:
+        name = frame.run.origin, frame.run.first, frame.epoch
+        return any((kept.run.origin, kept.run.first, kept.epoch) == name for kept in self._later)
 
     def call_later(self, life: Life) -> tuple[list[Data], int]:
         """Return the messages that were kept for the present view, and how many were for one that never came."""
