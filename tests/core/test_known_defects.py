@@ -372,5 +372,5 @@ def test_p22_what_is_dropped_is_counted_under_a_few_reasons() -> None:
         "dropped.incarnation": 1000,
         "dropped.ack beyond high": 1000,
         "dropped.origin": 1000,
-        "dropped.view": 1000,
+        "dropped.other view": 1000,
     }

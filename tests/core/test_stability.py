@@ -45,7 +45,7 @@ def test_a_stability_message_purges_up_to_its_seqno_and_low_becomes_it() -> None
     assert window.stored == 2
 
 
-@pytest.mark.behaviour("N7-19")
+@pytest.mark.behaviour("N7-19", "I-03")
 def test_purging_never_passes_what_was_delivered_here() -> None:
     group = still()
     group.receive("c", A, data(A, 1, *numbers(1, 2)))
@@ -100,13 +100,13 @@ def test_stability_of_a_stream_without_a_start_is_ignored() -> None:
 
 
 @pytest.mark.behaviour("N7-18")
-@pytest.mark.parametrize("reason", ["view", "not coordinator"])
+@pytest.mark.parametrize("reason", ["other view", "not coordinator"])
 def test_a_stability_message_of_another_view_or_of_somebody_else_is_dropped(reason: str) -> None:
     """A-10."""
     group = still()
     group.receive("c", A, data(A, 1))
-    sender = A if reason == "view" else B
-    view = 2 if reason == "view" else 1
+    sender = A if reason == "other view" else B
+    view = 2 if reason == "other view" else 1
     group.receive("c", sender, Stable(sender, view, (Progress(A, 1, 1),)))
     assert group["c"].digest()[A] == Marks(0, 1, 1)
     assert group["c"].counters[f"dropped.{reason}"] == 1
@@ -189,7 +189,7 @@ def test_a_sender_that_waits_for_numbers_does_not_wait_for_the_interval() -> Non
     assert group.messages("c", "b") == numbers(1, 100)
 
 
-@pytest.mark.behaviour("N7-25", "N7-16")
+@pytest.mark.behaviour("N7-25", "N7-16", "I-03")
 def test_stable_is_the_minimum_of_delivered_and_never_of_high() -> None:
     """c has 3 but not 2: only 1 is stable, and b keeps 2 for it."""
     group = nakack()
@@ -240,7 +240,7 @@ def test_a_stream_that_a_voter_does_not_know_is_not_stable() -> None:
 
 
 @pytest.mark.behaviour("N7-25")
-@pytest.mark.parametrize(("vote", "sender", "reason"), [(2, B, "view"), (0, B, "view"), (1, D, "stranger")])
+@pytest.mark.parametrize(("vote", "sender", "reason"), [(2, B, "other view"), (0, B, "other view"), (1, D, "stranger")])
 def test_a_vote_of_another_view_or_of_a_stranger_does_not_count(vote: int, sender: Any, reason: str) -> None:
     """A-08."""
     group = still(2)
