@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from gapless.core.ready import Delivery, Ready, Step, Transmit
-from gapless.wire.codec import HEADER_BYTES, encode, size_bytes
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, encode, size_bytes
 from gapless.wire.frames import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gapless.core.rare import Rarely
     from gapless.core.ready import Event, ViewInstalled
     from gapless.identity import Address
@@ -111,7 +113,7 @@ class Context:
         if len(self._frames) == 1:
             ((to, frame),) = self._frames
             self.count(SENT[type(frame)])
-            transmits.append(Transmit(to, encode(self._group, self._me, (frame,))))
+            transmits.append(self._seal(to, (frame,)))
             return
         open_frames: dict[Address | None, list[Frame]] = {}
         filled_bytes: dict[Address | None, int] = {}
@@ -121,12 +123,16 @@ class Context:
             pending = open_frames.get(to)
             if pending is None:
                 open_frames[to] = [frame]
-                filled_bytes[to] = HEADER_BYTES + frame_bytes
+                filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
             elif filled_bytes[to] + frame_bytes <= self._max_frame_bytes:
                 pending.append(frame)
                 filled_bytes[to] += frame_bytes
             else:
-                transmits.append(Transmit(to, encode(self._group, self._me, pending)))
+                transmits.append(self._seal(to, pending))
                 open_frames[to] = [frame]
-                filled_bytes[to] = HEADER_BYTES + frame_bytes
-        transmits += (Transmit(to, encode(self._group, self._me, frames)) for to, frames in open_frames.items())
+                filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
+        transmits += (self._seal(to, frames) for to, frames in open_frames.items())
+
+    def _seal(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
+        addressee = None if to is None else to.incarnation
+        return Transmit(to, encode(self._group, self._me, frames, addressee))

@@ -29,7 +29,7 @@ from gapless.core.ready import GROUP, ONE, Delivery, Lost, Stalled, Started
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.window import Growing, Window, window_policy
 from gapless.run import ACKED, PIECE
-from gapless.wire.codec import HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
 from gapless.wire.frames import CONNECTION, Ack, Nak
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class Inbound:
         if not wanted:
             return
         to = self._rng.choice(holders) if holders else self.origin
-        per_frame = (self.config.max_frame_bytes - HEADER_BYTES - NAK_OVERHEAD_BYTES - 8) // RANGE_BYTES
+        per_frame = (self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - NAK_OVERHEAD_BYTES - 8) // RANGE_BYTES
         for at in range(0, len(wanted), per_frame):
             part = tuple(wanted[at : at + per_frame])
             context.transmit(to, Nak(self.origin, part, self.epoch))

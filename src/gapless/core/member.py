@@ -29,7 +29,7 @@ from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.modes import Mode
 from gapless.run import ACKED, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK
-from gapless.wire.codec import HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES, decode
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES, decode
 from gapless.wire.frames import (
     CONNECTION,
     Ack,
@@ -169,7 +169,7 @@ class Member(Streams):
         largest_bytes = max(map(len, payloads))
         limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
         if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
-            overhead_bytes = HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+            overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
             limit_bytes = min(limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_PART_BYTES)
             knob = f"what one frame takes of an {mode} message"
         if largest_bytes > limit_bytes:
@@ -241,6 +241,8 @@ class Member(Streams):
         stream = self.inbound.get(sender)
         if said.group != self.group:
             context.drop("group", peer=sender)
+        elif said.addressee is not None and said.addressee != self.me.incarnation:
+            context.drop("addressee", peer=sender)
         elif stream is None:
             self._on_stranger(said, context)
         else:

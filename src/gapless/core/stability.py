@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.wire.codec import HEADER_BYTES, PROGRESS_BYTES, PROGRESS_OVERHEAD_BYTES
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, PROGRESS_BYTES, PROGRESS_OVERHEAD_BYTES
 from gapless.wire.frames import Progress, Stable, Vote
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Stability:
         return []
 
     def _parts(self, progress: list[Progress]) -> Iterable[tuple[Progress, ...]]:
-        room_bytes = self.config.max_frame_bytes - HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
+        room_bytes = self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
         most = max(1, room_bytes // PROGRESS_BYTES)
         return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
 

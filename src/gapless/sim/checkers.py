@@ -431,7 +431,7 @@ class S15(Check):
     def refused(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> None:
         """Compare the state before and after a frame of somebody who is not a member."""
         if said is not None and said.group == life.member.group:
-            _check_unchanged(self, life, before, ready, ("stranger", "incarnation", "own"))
+            _check_unchanged(self, life, before, ready, ("stranger", "incarnation", "own", "addressee"))
 
 
 class S18(Check):

@@ -258,7 +258,7 @@ class Position:
         if given == SUBMIT:
             witness = witness.submit()
         elif isinstance(given, int):
-            _, peer, heard = self._frames.said[given]
+            _, peer, heard, _ = self._frames.said[given]
             witness = witness.hear(peer, heard)
         turn = Turn(
             self._bounds.capacity,
@@ -322,7 +322,7 @@ class Position:
         nothing = Step(local, (), ())
         if not news:
             return SPENT if self.on_frame(local, frame) == nothing else frame
-        other = self._frames.number(self.me, encode(said.group, said.sender, news))
+        other = self._frames.number(self.me, encode(said.group, said.sender, news, said.addressee))
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
     def parted(self) -> Iterator[Failure]:

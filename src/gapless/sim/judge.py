@@ -274,6 +274,8 @@ class Judge(Learner):
         """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
         if said is None or said.group != life.member.group:
             return self.fingerprint(life)
+        if said.addressee is not None and said.addressee != life.address.incarnation:
+            return self.fingerprint(life)
         if said.sender in life.heard or life.room.admits(life, said, life.member.config):
             return None
         return self.fingerprint(life)

@@ -185,7 +185,7 @@ class World:
 
     def run(self) -> None:
         """Run the script to its end: the faults, the calm, the settling, the silence."""
-        self.run_until(self.script.calm_ns)
+        self.run_until(self.script.calm_ns - 1)
         self._allow_for_backlog()
         self.settle()
         if self.judge.settled:

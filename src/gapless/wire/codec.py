@@ -45,6 +45,8 @@ MAGIC = b"GL"
 VERSION = 1
 SEALED = 0x01
 """Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
+ADDRESSED = 0x02
+"""Header flag: the incarnation that the datagram is for follows the header."""
 STARTS = 0x01
 """Tail flag: the fields start and reader count."""
 FIRST = 0x20
@@ -109,7 +111,9 @@ _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 _make = tuple.__new__
 
 HEADER_BYTES = _HEADER.size
-"""What a datagram spends before its first frame."""
+"""What a datagram to all spends before its first frame."""
+ADDRESSED_HEADER_BYTES = _HEADER.size + _EPOCH.size
+"""What a datagram to one member spends before its first frame."""
 DATA_OVERHEAD_BYTES = _PREFIX.size + _DATA.size
 """What a DATA frame spends beside the length table and the messages."""
 NAK_OVERHEAD_BYTES = _PREFIX.size + _NAK.size
@@ -132,7 +136,7 @@ _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 
 def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
     """Return how many bytes of lengths and messages of a stream fit one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - HEADER_BYTES - DATA_OVERHEAD_BYTES - (_EPOCH.size if epoch else 0)
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - DATA_OVERHEAD_BYTES - (_EPOCH.size if epoch else 0)
 
 
 def size_bytes(frame: Frame) -> int:
@@ -151,11 +155,13 @@ def size_bytes(frame: Frame) -> int:
     return _PREFIX.size + _BODY_BYTES[type(frame)] + (_EPOCH.size if frame.epoch else 0)
 
 
-def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
-    """Return the datagram in which ``sender`` says ``frames`` to ``group``."""
+def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int | None = None) -> bytes:
+    """Return the datagram in which ``sender`` says ``frames`` to ``group``, or to one incarnation of one member."""
     parts: list[bytes] = [b"", b""]
     try:
         parts[1] = _WHO.pack(group, *sender)
+        if addressee is not None:
+            parts[1] += _EPOCH.pack(addressee)
         for frame in frames:
             _ENCODERS[type(frame)](parts, frame)
     except (StructError, RemoteProtocolError) as error:
@@ -165,7 +171,7 @@ def encode(group: int, sender: Address, frames: Iterable[Frame]) -> bytes:
     checksum = 0
     for part in parts:
         checksum = crc32(part, checksum)
-    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, 0, checksum)
+    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, 0 if addressee is None else ADDRESSED, checksum)
     return b"".join(parts)
 
 
@@ -290,18 +296,23 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
     if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
-    if flags:
-        reason = "sealed" if flags == SEALED else "flags"
+    at, addressee = HEADER_BYTES, None
+    if flags == ADDRESSED:
+        if size_bytes < ADDRESSED_HEADER_BYTES:
+            raise RemoteProtocolError("short", f"{size_bytes} bytes are less than a header with an addressee")
+        (addressee,) = _EPOCH.unpack_from(datagram, at)
+        at = ADDRESSED_HEADER_BYTES
+    elif flags:
+        reason = "sealed" if flags & SEALED else "flags"
         raise RemoteProtocolError(reason, f"header flags {flags:#x}")
     sender = _make(Address, (node, incarnation))
     frames: list[Frame] = []
-    at = HEADER_BYTES
     while at < size_bytes:
         frame, at = _decode_frame(datagram, at, size_bytes, sender)
         frames.append(frame)
     if not frames:
         raise RemoteProtocolError("empty", "no frame behind the header")
-    return _make(Datagram, (group, sender, tuple(frames)))
+    return _make(Datagram, (group, sender, tuple(frames), addressee))
 
 
 def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) -> tuple[Frame, int]:

@@ -133,8 +133,13 @@ Frame = Data | Ack | Nak | Gone | Tail | Close | Vote | Stable | OutOfBand | Out
 
 
 class Datagram(NamedTuple):
-    """What one datagram says: the group, the member that sent it, and its frames."""
+    """What one datagram says: the group, the member that sent it, its frames, and whom it is for.
+
+    A datagram to one member names the incarnation that it is for: what was meant for a former life of a process must
+    not reach the present one, which has the same node and perhaps the same port (P-15). Without one it is for all.
+    """
 
     group: int
     sender: Address
     frames: tuple[Frame, ...]
+    addressee: int | None = None
