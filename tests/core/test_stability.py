@@ -71,6 +71,16 @@ def test_the_own_stream_is_not_purged_past_what_was_delivered_here() -> None:
 
 
 @pytest.mark.behaviour("N7-19")
+def test_a_stability_message_beyond_what_was_sent_does_not_hide_the_next_one() -> None:
+    group = still()
+    group.send("c", b"1")
+    stable(group, (C, 9, 9))
+    group.send("c", b"2")
+    stable(group, (C, 2, 2))
+    assert group["c"].digest()[C] == Marks(2, 2, 2)
+
+
+@pytest.mark.behaviour("N7-19")
 def test_an_older_or_repeated_stability_message_changes_nothing() -> None:
     group = still()
     group.receive("c", A, data(A, 1, *numbers(1, 5)))
@@ -338,6 +348,33 @@ def test_a_view_makes_all_votes_void() -> None:
     group.step(A, lambda m: m.set_digest({C: Marks(0, 0, 0)}, group.now_ns))
     group.receive("a", B, Vote(B, 2, everything))
     assert group["a"].digest()[A].low == 2
+
+
+@pytest.mark.behaviour("N7-25")
+def test_a_vote_of_the_view_before_does_not_complete_a_round() -> None:
+    """A-11: c has voted, a view comes, b votes."""
+    group = still()
+    group.send("a", b"1")
+    everything = (Progress(A, 1, 1), Progress(B, 0, 0), Progress(C, 0, 0))
+    group.receive("a", C, Vote(C, 1, everything))
+    group.install(View.of(2, A, B, C), [A])
+    group.receive("a", B, Vote(B, 2, everything))
+    assert group["a"].digest()[A].low == 0
+    group.receive("a", C, Vote(C, 2, everything))
+    assert group["a"].digest()[A].low == 1
+
+
+@pytest.mark.behaviour("N7-18")
+def test_a_joiner_of_a_silent_group_learns_that_everything_is_stable() -> None:
+    """The others vote once more in the new view, though nothing was sent; then there is silence."""
+    group = Group(3, start=False, profile="nakack")
+    group.install(View.of(1, A, B), [A, B], digest={A: Marks(0, 0, 0), B: Marks(0, 0, 0)})
+    group.send("a", *numbers(1, 5))
+    group.settle()
+    group.install(View.of(2, A, B, C))
+    group.settle(5 * SECOND)
+    assert group["c"].digest()[A] == Marks(5, 5, 5)
+    assert group["c"].is_quiet
 
 
 @pytest.mark.behaviour("N7-25", "P-13")
