@@ -33,6 +33,14 @@ def resent(group: Group, to: Address) -> list[int]:
     return [frame.run.first for frame in sent if isinstance(frame, Data) and frame.repair]
 
 
+def settled(members: int, profile: str) -> Group:
+    """A group in which everybody has told its start."""
+    group = Group(members, profile=profile)
+    group.settle()
+    group.sent.clear()
+    return group
+
+
 # The switch
 
 
@@ -209,7 +217,7 @@ def test_ol20_a_lost_ack_comes_again_and_the_message_is_delivered_once(profile: 
 @pytest.mark.parametrize("profile", ["nakack", "ordered", "classic"])
 def test_what_is_stable_is_acknowledged_whatever_became_of_the_acks(profile: str) -> None:
     """Everybody has delivered it: the votes say so. What is purged could not be sent again to get an ack."""
-    group = Group(2, profile=profile)
+    group = settled(2, profile)
     group.lose(Ack)
     ticket = group.send("a", b"1", mode=ACKNOWLEDGED).ticket
     group.settle(5 * SECOND)
@@ -316,7 +324,7 @@ def test_acknowledged_to_oneself(loopback: bool) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_unreliable_is_delivered_once_to_all_if_it_arrives(profile: str) -> None:
     """M-03, M-15."""
-    group = Group(3, profile=profile)
+    group = settled(3, profile)
     ready = group.send("a", b"1", b"2", mode=Mode.UNRELIABLE)
     assert ready.events == [Accepted(ready.ticket, 0, 0)]
     group.settle()
@@ -328,7 +336,7 @@ def test_unreliable_is_delivered_once_to_all_if_it_arrives(profile: str) -> None
 @pytest.mark.parametrize("profile", PROFILES)
 def test_unreliable_is_never_repaired_and_nobody_asks_for_it(profile: str) -> None:
     """M-15."""
-    group = Group(2, profile=profile)
+    group = settled(2, profile)
     group.lose(Unreliable)
     group.send("a", b"1", mode=Mode.UNRELIABLE)
     group.settle()
