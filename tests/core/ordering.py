@@ -14,7 +14,14 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def ordered(members: int = 2, **knobs: Any) -> Group:
-    return Group(members, profile="ordered", **knobs)
+    """A group that has begun: whatever was to be said about starts has been said."""
+    return begun(Group(members, profile="ordered", **knobs))
+
+
+def begun(group: Group) -> Group:
+    group.settle()
+    group.sent.clear()
+    return group
 
 
 def singles(group: Group, name: str, first: int, last: int) -> None:
@@ -39,9 +46,10 @@ def switch(group: Group, name: str, xmit_interval_ns: int) -> None:
 
 
 def retransmissions(group: Group, by: str | None = None) -> list[Frame]:
-    """Naks, announcements and repairs."""
+    """Naks, announcements and repairs; to tell a new member its start is none of them."""
     repairs = [frame for frame in group.frames(Data, by) if frame.repair]
-    return [*group.frames(Nak, by), *group.frames(Tail, by), *repairs]
+    announcements = [tail for tail in group.frames(Tail, by) if tail.start is None]
+    return [*group.frames(Nak, by), *announcements, *repairs]
 
 
 def drops(group: Group, name: str) -> dict[str, int]:
