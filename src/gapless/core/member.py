@@ -496,8 +496,8 @@ class Member(Streams):
         for origin in joined:
             self._welcome(origin, digest or {}, context)
         self._install_parts(view, context)
-        # Whoever has the same digest knows this start; where nobody asks, the others must be told.
-        known = first_view and digest is not None and (self.config.retransmits or self.me in digest)
+        # Whoever has the same digest knows this start, and who has none asks; where nobody asks, all must be told.
+        known = first_view and digest is not None and self.config.retransmits
         for origin in () if restart or known else joined:
             self.outbound.welcome(origin, context)
         return self._finish(self._replay(context))

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.wire.frames import Frame, Gone
 
+_MOST_HELD = 16
+"""Ended connections of which the pieces of an incomplete message are kept."""
 _MOST_TOMBSTONES = 4096
 """Ended connections that are remembered."""
 _MOST_QUESTIONS = 8
@@ -121,10 +123,14 @@ class _Unknown:
 
 
 class _Tombstone(NamedTuple):
-    """Where a removed connection goes on, unless its sender has said that it is over."""
+    """Where a removed connection goes on, unless its sender has said that it is over.
+
+    ``pieces`` is what was acknowledged of a message that is not complete: its sender will not send that again.
+    """
 
     resume: int
     closed: bool
+    pieces: tuple[object, ...] | None = None
 
 
 class Connections:
@@ -241,6 +247,8 @@ class Connections:
             start = max(start, frame.run.first - 1)
         entry = self.incoming[sender] = Incoming(context.now_ns)
         entry.stream = Inbound(sender, self.config, self.config.unicast_row, self._rng, start, 0, epoch)
+        if ended is not None and ended.pieces is not None and start == ended.resume:
+            entry.stream.pieces.restore(ended.pieces)
         context.event(Connected(sender, entry.state, False))
         unknown = self._unknown.get(sender)
         if unknown is not None and unknown.epoch == epoch:
@@ -363,14 +371,29 @@ class Connections:
             stream.acknowledge(context)
         stream.ended = True
         self.buried.append(stream.key)
-        self._remember(peer, stream.epoch, stream.resume, closed=closed)
+        if closed or stream.window is None or stream.pieces.first is None:
+            self._remember(peer, stream.epoch, stream.resume, closed=closed)
+        else:
+            self._remember(peer, stream.epoch, stream.window.delivered, pieces=stream.pieces.snapshot())
         context.event(Connected(peer, entry.state, False))
 
-    def _remember(self, peer: Address, epoch: int, resume: int, *, closed: bool) -> None:
+    def _remember(
+        self,
+        peer: Address,
+        epoch: int,
+        resume: int,
+        *,
+        closed: bool = False,
+        pieces: tuple[object, ...] | None = None,
+    ) -> None:
         self._ended.pop((peer, epoch), None)
-        self._ended[peer, epoch] = _Tombstone(resume, closed)
+        self._ended[peer, epoch] = _Tombstone(resume, closed, pieces)
         if len(self._ended) > _MOST_TOMBSTONES:
             del self._ended[next(iter(self._ended))]
+        if pieces is not None:
+            held = [key for key, ended in self._ended.items() if ended.pieces is not None]
+            for key in held[:-_MOST_HELD]:
+                self._ended[key] = self._ended[key]._replace(pieces=None)
 
     def install(self, number: int, members: Iterable[Address], context: Context) -> None:
         """End the connections with those that have left; nothing is sent to them any more (P-15)."""

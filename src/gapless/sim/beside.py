@@ -63,7 +63,7 @@ class Connections(Check):
         super().__init__(judge)
         self.lines: dict[tuple[Address, int], Line] = {}
         self.queues: dict[tuple[Address, Address], deque[Waiting]] = {}
-        self._pieces: dict[tuple[Address, int], list[bytes]] = {}
+        self._own: dict[tuple[Address, int], int] = {}
 
     def say(self, name: str, message: str) -> None:
         """Report that one of the promises does not hold."""
@@ -79,6 +79,7 @@ class Connections(Check):
         if to != life.address or not send.not_back:
             queue = self.queues.setdefault((life.address, to), deque())
             queue.extend(Waiting(send.ticket, payload) for payload in send.payloads)
+            self._own[life.address, send.ticket] = len(send.payloads)
 
     def told(self, life: Life, event: Event) -> None:
         """A send is given up, or a connection ends with something that is not known to have arrived."""
@@ -96,7 +97,13 @@ class Connections(Check):
         line = next((line for (who, _), line in reversed(self.lines.items()) if who == sender and line.to == to), None)
         goes_on = line is not None and line.stream.piece_bytes and event.reason in {"cancel", "timeout"}
         under_way = queue[0] if goes_on else None
-        kept = [waiting for waiting in queue if waiting.ticket != event.ticket or waiting is under_way]
+        # What one sends to itself leaves the queue only when it is handed out; the part that was accepted stays.
+        stays: list[Waiting] = []
+        if to == sender and event.reason in {"cancel", "timeout"}:
+            mine = [waiting for waiting in queue if waiting.ticket == event.ticket]
+            handed = self._own[sender, event.ticket] - len(mine)
+            stays = mine[: max(0, event.accepted - handed)]
+        kept = [w for w in queue if w.ticket != event.ticket or w is under_way or any(w is one for one in stays)]
         queue.clear()
         queue.extend(kept)
 

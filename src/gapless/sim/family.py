@@ -55,6 +55,7 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
     if profile == "nakack":
         knobs["xmit_from_random_member"] = not knobs["discard_delivered"] and rng.random() < 0.5
     if profile == "ordered":
+        knobs["stability_interval_ns"] = rng.choice((100, 500)) * NS_PER_MS
         knobs["stall_after_ns"] = rng.choice((50, 500, 2000)) * NS_PER_MS
         knobs["xmit_interval_ns"] = 0
     return replace(config, **knobs)  # type: ignore[arg-type]

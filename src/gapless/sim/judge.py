@@ -243,6 +243,8 @@ class Judge(Learner):
         else:
             life.heard[origin] = Heard(stream, start, former.end())
             life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
+        if marks is not None:
+            self._learn_hint(life, origin, marks)
 
     def learn(self, digest: Digest) -> None:
         """Take note of a digest that the next step is about."""

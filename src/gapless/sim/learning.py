@@ -85,6 +85,13 @@ class Learner:
 
     # Learning: what came in
 
+    def _learn_hint(self, life: Life, origin: Address, marks: Marks) -> None:
+        """Learn from a digest how far a stream goes: what lies beyond its start may be asked for (I-04)."""
+        heard = life.heard[origin]
+        if life.member.config.retransmits:
+            heard.announced = max(heard.announced, marks.high)
+            heard.know(marks.high, self.local_ns)
+
     def _learn_progress(self, life: Life, frame: Vote | Stable) -> None:
         """Learn from a vote or a stability message how far streams go."""
         if life.view is None or frame.view != life.view.id.number:
@@ -155,6 +162,7 @@ class Learner:
         for origin, heard in life.heard.items():
             if not heard.open and origin in self._digest:
                 self._begin_stream(heard, self._digest[origin].delivered)
+                self._learn_hint(life, origin, self._digest[origin])
 
     @staticmethod
     def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:

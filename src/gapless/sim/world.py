@@ -193,8 +193,10 @@ class World:
         self.close()
 
     def _allow_for_backlog(self) -> None:
-        """Where no frame overtakes another, all wait for the last one that was late when the calm came."""
+        """Where no frame overtakes another, all wait for the last one that was late when the calm came, and its reader."""
         backlog_ns = self.network.backlog_ns(self.now_ns)
+        if self.script.fifo:
+            backlog_ns += max((host.per_message_ns for host in self._alive()), default=0)
         first_ns, second_ns = self.judge.bounds_ns
         self.judge.bounds_ns = first_ns + backlog_ns, second_ns + backlog_ns
 
