@@ -81,6 +81,7 @@ class Inbound:
         self._rng = rng
         self._looked = 0
         self._start_tries = 0
+        self._turns = 0
         self._early: list[tuple[Run, bool]] = []
         self._former = former
         if start is not None:
@@ -304,7 +305,9 @@ class Inbound:
         wanted = self.gaps.ask(self.window.missing(known), context.now_ns)
         if not wanted:
             return
-        to = self._rng.choice(holders) if holders else self.origin
+        # Every other time the origin is asked: it has everything, while another may have let it go.
+        self._turns += 1
+        to = self._rng.choice(holders) if holders and self._turns % 2 else self.origin
         per_frame = (self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - NAK_OVERHEAD_BYTES - 8) // RANGE_BYTES
         for at in range(0, len(wanted), per_frame):
             part = tuple(wanted[at : at + per_frame])

@@ -80,6 +80,7 @@ class Outbound:
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
         self._seen: tuple[int, int] | None = None
+        self._first_wanted = False
         self._stuck_since_ns: int | None = None
         self._pin_due_ns: int | None = None
 
@@ -242,7 +243,8 @@ class Outbound:
         """Send the lowest message that is not acknowledged, marked as the first (U3-26); the rest follows by itself."""
         first = self.window.low + 1
         for run in self.window.get(first, first):
-            if self.repairs.spend(run.size_bytes, context.now_ns):
+            self._first_wanted = not self.repairs.spend(run.size_bytes, context.now_ns)
+            if not self._first_wanted:
                 self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
@@ -319,6 +321,8 @@ class Outbound:
             self._announce_marks(context)
         elif tail == "resend all":
             self._resend(window.low + 1, window.high, self.to, context)
+        elif self._first_wanted:
+            self._send_first(context)  # the budget had gone to the last one, which is of no use without the first
         elif marks == self._seen:
             self._resend(window.high, window.high, self.to, context)
         self._seen = marks

@@ -207,9 +207,9 @@ class Judge(Learner):
         """Take note of the end of a life."""
         life.alive = False
 
-    def install(self, life: Life, view: View, digest: Digest | None, t_ns: int) -> None:
+    def install(self, life: Life, view: View, digest: Digest | None, t_ns: int, local_ns: int = 0) -> None:
         """Take note of a view that ``life`` is about to be given."""
-        self.t_ns, self.life = t_ns, life
+        self.t_ns, self.local_ns, self.life = t_ns, local_ns, life
         for hook in self._view:
             hook(life, view)
         first_view = life.view is None

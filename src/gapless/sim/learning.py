@@ -160,9 +160,11 @@ class Learner:
 
     def _learn_digest(self, life: Life) -> None:
         for origin, heard in life.heard.items():
-            if not heard.open and origin in self._digest:
+            if origin not in self._digest or self.by_view:
+                continue
+            if not heard.open:
                 self._begin_stream(heard, self._digest[origin].delivered)
-                self._learn_hint(life, origin, self._digest[origin])
+            self._learn_hint(life, origin, self._digest[origin])
 
     @staticmethod
     def _learn_gone(life: Life, heard: Heard, frame: Gone) -> None:

@@ -39,6 +39,7 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
         rounds = max(rounds, -(-reach // config.max_xmit_req_size))
     window_bytes = min(config.window_bytes, reach * run_room_bytes(config.max_frame_bytes))
     rounds = max(rounds, -(-MOST_RECEIVERS * window_bytes // config.repair_budget_bytes))
+    rounds += config.xmit_from_random_member  # one who is asked by chance may not have it
     first_ns = (2 + rounds) * pause_ns + (2 + 2 * rounds) * delay_ns
     second_ns = first_ns + pause_ns + ack_ns + 2 * delay_ns
     if not config.retransmits:

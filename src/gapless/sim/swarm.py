@@ -115,18 +115,28 @@ def draw(
     if pace is None:
         pace = draw_config(split(seed, "config"), slow_reader="slow reader" in on, only_loss=character != "swarm")
     span_ns = _span_ns(split(seed, "span"), pace)
-    calm_ns = span_ns + pace.xmit_interval_ns
-    actions = _work(split(seed, "work"), names, messages, span_ns, pace)
+    partitions = _partitions(split(seed, "partition"), names, span_ns, pace) if "partition" in on else []
+    whole_ns = max(span_ns, *(partition.end_ns for partition in partitions), 0)
+    # A partition may outlast everything else; half of the applications go on sending for as long, thinly.
+    work_ns = whole_ns if split(seed, "long work").random() < 0.5 else span_ns
+    actions = _work(split(seed, "work"), names, messages, work_ns, pace)
     actions = spread(seed, actions, names, profile, character)
-    only_loss = character in {"calm", "loss"}
-    delay_ns = _delay_ns(split(seed, "link"), pace)
-    script = Script(seed, delay_ns, calm_ns, actions=actions, only_loss=only_loss, fifo=lossless)
-    script.rare = rare_branches(seed, character)
-    drawn_for, config = pace, config or with_profile(seed, pace, profile)
-    faults = _faults(seed, on, names, drawn_for, span_ns, messages, actions)
-    _members(seed, on, names, drawn_for, span_ns, script)
+    actions += (Mark(partition.end_ns, ",".join(sorted(partition.side)), "heal") for partition in partitions)
+    script = Script(
+        seed,
+        _delay_ns(split(seed, "link"), pace),
+        whole_ns + pace.xmit_interval_ns,
+        actions=actions,
+        only_loss=character in {"calm", "loss"},
+        fifo=lossless,
+        rare=rare_branches(seed, character),
+    )
+    faults = _faults(seed, on, names, pace, span_ns, messages, partitions)
+    _members(seed, on, names, pace, span_ns, script)
+    late = _late(split(seed, "late"), on, pace)
+    config = config or with_profile(seed, pace, profile)
     script.actions.sort(key=lambda action: action.at_ns)
-    return Plan(seed, character, profile, config, script, faults, _late(split(seed, "late"), on, drawn_for), on)
+    return Plan(seed, character, profile, config, script, faults, late, on)
 
 
 def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
@@ -243,14 +253,14 @@ def _faults(
     config: Config,
     span_ns: int,
     messages: int,
-    actions: list[Action],
+    partitions: list[Partition],
 ) -> list[Fault]:
     made: list[Fault] = []
     for name in on:
         if name in _SIMPLE:
             made.append(_SIMPLE[name](split(seed, name)))
         elif name == "partition":
-            made += _partitions(split(seed, name), names, span_ns, actions)
+            made += partitions
         elif name == "targeted":
             made.append(_target(split(seed, name), names, config, messages))
         elif name == "swizzle":
@@ -296,15 +306,21 @@ _SIMPLE = {
 }
 
 
-def _partitions(rng: Random, names: tuple[str, ...], span_ns: int, actions: list[Action]) -> list[Fault]:
-    made: list[Fault] = []
+def _partitions(rng: Random, names: tuple[str, ...], span_ns: int, config: Config) -> list[Partition]:
+    """Draw one or two partitions of 1 to 60 s; where intervals are short, of at most so many that the run stays short.
+
+    They begin while the applications send, and heal before the calm.
+    """
+    longest_ns = min(60 * NS_PER_S, max(NS_PER_S, _MOST_INTERVALS_APART * config.xmit_interval_ns))
+    made: list[Partition] = []
     for _ in range(rng.choice((1, 1, 2))):
         start_ns = rng.randrange(span_ns)
-        end_ns = min(span_ns, start_ns + rng.randint(span_ns // 10, span_ns))
-        partition = Partition.draw(rng, names, start_ns, end_ns)
-        made.append(partition)
-        actions.append(Mark(end_ns, ",".join(sorted(partition.side)), "heal"))
+        made.append(Partition.draw(rng, names, start_ns, start_ns + rng.randint(NS_PER_S, longest_ns)))
     return made
+
+
+_MOST_INTERVALS_APART = 240
+"""Members that are apart announce and ask in every interval: this bounds what a partition costs in events."""
 
 
 def _target(rng: Random, names: tuple[str, ...], config: Config, messages: int) -> Fault:

@@ -193,7 +193,7 @@ class World:
         self.close()
 
     def _allow_for_backlog(self) -> None:
-        """Where no frame overtakes another, all wait for the last one that was late when the calm came, and its reader."""
+        """Where no frame overtakes another, all wait for the last that was late when the calm came, and its reader."""
         backlog_ns = self.network.backlog_ns(self.now_ns)
         if self.script.fifo:
             backlog_ns += max((host.per_message_ns for host in self._alive()), default=0)
@@ -338,7 +338,7 @@ class World:
         assert host.life is not None
         if host.address not in members or (member.view is not None and view.id <= member.view.id):
             return
-        self.judge.install(host.life, view, digest, self.now_ns)
+        self.judge.install(host.life, view, digest, self.now_ns, host.clock.local_ns(self.now_ns))
         self._call(host, "install", member.install, view, digest=digest)
         self._act_postponed(host)
 
