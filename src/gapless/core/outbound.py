@@ -347,6 +347,9 @@ class Outbound:
 
     def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:
         """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
+        if self.repairs.starved:
+            self.repairs.starved = False
+            return
         for run in self.window.get(max(first, self.window.low + 1), last):
             if run.flags & flags == flags and self.repairs.spend(run.size_bytes, context.now_ns):
                 self._again(run, to, context, first=run.first == 1 and self.to is not None)

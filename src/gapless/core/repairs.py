@@ -4,6 +4,8 @@ On a nak from P: of what is asked for and still stored, everything is sent again
 repaired to P, or to all, a moment ago (another nak for it is on its way or was duplicated), and but for what is over
 the byte budget of this interval; the receiver will ask again. What is purged is answered "gone".
 
+What nobody asked for (a last message, one to be acknowledged) gives way once to what was asked for and held back.
+
 A repair goes to the one that asked, or to all (``use_mcast_xmit``); ``auto`` sends to all as soon as a second member
 asks for the same within the moment.
 """
@@ -43,11 +45,12 @@ class Answer(NamedTuple):
 class Repairs:
     """The memory of recent repairs, and the budget."""
 
-    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "_to_one", "suppress_ns")
+    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "_to_one", "starved", "suppress_ns")
 
     def __init__(self, config: Config, *, to_one: bool = False) -> None:
         self._config = config
         self._to_one = to_one
+        self.starved = False
         self.suppress_ns = config.min_retry_ns // 2
         self._recent: list[_Done] = []
         self._interval_ns = 0
@@ -71,6 +74,7 @@ class Repairs:
                 self._recent.append(_Done(run.first, run.last, to, now_ns))
             else:
                 over_budget.append((run.first, run.last))
+        self.starved = bool(over_budget)
         return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
 
     def retune(self, config: Config) -> None:
