@@ -39,7 +39,7 @@ class Court:
         """Let a member send, and return its first datagram."""
         life = self.lives[who]
         ready = life.member.send(payloads, self.now_ns)
-        self.judge.send(life, payloads, None, ready)
+        self.judge.send(life, payloads, ready)
         self.take(who, "send", ready)
         return ready.transmits[0].datagram if ready.transmits else b""
 

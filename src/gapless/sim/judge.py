@@ -200,7 +200,7 @@ class Judge(Learner):
 
     def begin(self, address: Address, name: str, member: Member) -> Life:
         """Meet a new life."""
-        life = self.model.lives[address] = Life(address, name, member)
+        life = self.model.lives[address] = Life(address, name, member, self.model)
         return life
 
     def end(self, life: Life) -> None:
@@ -234,10 +234,10 @@ class Judge(Learner):
     def _hear_of(self, life: Life, origin: Address, digest: Digest) -> None:
         """Begin to listen to a member of the new view."""
         if self.by_view:
-            life.heard[origin] = Heard(self.model.lives[origin].stream_of(life.epoch), 0, 0, life.epoch)
+            life.heard[origin] = Heard(self.model.stream_of(origin, life.epoch), 0, 0, life.epoch)
             return
         marks, former = digest.get(origin), life.departed.pop(origin, None)
-        start, stream = None if marks is None else marks.delivered, self.model.lives[origin].stream
+        start, stream = None if marks is None else marks.delivered, self.model.stream_of(origin, 0)
         if former is None:
             life.heard[origin] = Heard(stream, start)
         else:

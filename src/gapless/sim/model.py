@@ -221,6 +221,7 @@ class Life:
     """One life of one member: its view, its stream, and what it has heard of others."""
 
     __slots__ = (
+        "_model",
         "address",
         "alive",
         "blocked",
@@ -233,7 +234,6 @@ class Life:
         "own_next",
         "room",
         "stream",
-        "streams",
         "taken",
         "tickets",
         "unconsumed",
@@ -242,7 +242,8 @@ class Life:
         "views",
     )
 
-    def __init__(self, address: Address, name: str, member: Member) -> None:
+    def __init__(self, address: Address, name: str, member: Member, model: Model) -> None:
+        self._model = model
         self.address = address
         self.name = name
         self.member = member
@@ -251,8 +252,7 @@ class Life:
         self.view_members: frozenset[Address] = frozenset()
         self.views = 0
         self.epoch = 0
-        self.streams: dict[int, Stream] = {}
-        self.stream = self.stream_of(0)
+        self.stream = model.stream_of(address, 0)
         self.former: tuple[Stream, int] | None = None
         self.room = WaitingRoom()
         self.heard: dict[Address, Heard] = {}
@@ -262,13 +262,6 @@ class Life:
         self.tickets: set[int] = set()
         self.blocked: set[int] = set()
         self.unconsumed = 0
-
-    def stream_of(self, epoch: int) -> Stream:
-        """Return the stream of this life that is called ``epoch``."""
-        stream = self.streams.get(epoch)
-        if stream is None:
-            stream = self.streams[epoch] = Stream()
-        return stream
 
     def has_taken(self, origin: Address, epoch: int = 0) -> int:
         """Return up to where this life has ever taken a stream of ``origin``, before or after a departure."""
@@ -285,7 +278,7 @@ class Life:
         """Begin the own stream anew: what has no number yet is sent in the new one."""
         before, self.former = self.stream, (self.stream, self.own_next)
         self.epoch, self.own_next = epoch, 1
-        self.stream = self.stream_of(epoch)
+        self.stream = self._model.stream_of(self.address, epoch)
         self.stream.queue, self.stream.tickets = before.queue, before.tickets
 
 
@@ -296,7 +289,15 @@ class Model:
         self.config = config
         self.capacity = config.capacity
         self.lives: dict[Address, Life] = {}
+        self._streams: dict[tuple[Address, int], Stream] = {}
         self.views: dict[int, tuple[Address, ...]] = {}
+
+    def stream_of(self, origin: Address, epoch: int) -> Stream:
+        """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""
+        stream = self._streams.get((origin, epoch))
+        if stream is None:
+            stream = self._streams[origin, epoch] = Stream()
+        return stream
 
     def owes_from(self, origin: Address, life: Life) -> int | None:
         """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
