@@ -152,8 +152,8 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "frames_lost": cell.frames_lost,
         "frames": cell.frames,
         "bytes": cell.sizes_bytes,
-        "frames_per_message": {kind: round(cell.per_message(cell.frames, kind), 5) for kind in cell.frames},
-        "bytes_per_message": {kind: round(cell.per_message(cell.sizes_bytes, kind), 3) for kind in cell.frames},
+        "frames_per_message": {kind: round(cell.per_message(count), 5) for kind, count in cell.frames.items()},
+        "bytes_per_message": {kind: round(cell.per_message(count), 3) for kind, count in cell.sizes_bytes.items()},
         "violations": [str(violation) for violation in cell.violations],
     }
 
@@ -179,8 +179,16 @@ def _print(result: Comparison, wall_s: float) -> None:
     screen.print(_cost_table("Bytes for each delivered message", result.cells, lambda cell: cell.sizes_bytes, 1))
     screen.print(_single_table(result.single))
     screen.print(f"{len(result.violations)} violations of the invariants; {wall_s:.1f} s of real time")
-    for violation in result.violations[:_SHOWN_VIOLATIONS]:
-        screen.print(str(violation), highlight=False)
+    for line in _violations(result)[:_SHOWN_VIOLATIONS]:
+        screen.print(line, highlight=False)
+
+
+def _violations(result: Comparison) -> list[str]:
+    at_loss = [
+        f"{cell.profile} at {cell.loss_percent:g} %: {found}" for cell in result.cells for found in cell.violations
+    ]
+    single = [f"{part.profile}, one frame lost: {found}" for part in result.single for found in part.violations]
+    return at_loss + single
 
 
 def _delivery_table(cells: Sequence[Cell]) -> Table:
@@ -193,7 +201,7 @@ def _delivery_table(cells: Sequence[Cell]) -> Table:
         "p50 ms",
         "p99 ms",
         "max ms",
-        "peak window",
+        "window",
         "stalls",
     )
     rows = [
@@ -201,7 +209,7 @@ def _delivery_table(cells: Sequence[Cell]) -> Table:
             f"{cell.loss_percent:g} %",
             cell.profile,
             "all" if cell.to_all else "one",
-            f"{100 * cell.delivered / cell.expected:.4g} %",
+            _share(cell),
             f"{cell.per_second:,.0f}",
             *(_time(time_ns) for time_ns in (cell.p50_ns, cell.p99_ns, cell.max_ns)),
             f"{cell.peak_window:,}",
@@ -217,8 +225,8 @@ def _cost_table(title: str, cells: Sequence[Cell], counts: Callable[[Cell], dict
 
     rows = []
     for cell in cells:
-        shares = [cell.per_message(counts(cell), kind) for kind in KINDS]
-        costs = [f"{share:,.{digits}f}" if share else "0" for share in (*shares, sum(shares))]
+        totals = [*(counts(cell)[kind] for kind in KINDS), sum(counts(cell).values())]
+        costs = [f"{cell.per_message(total):,.{digits}f}" if total else "0" for total in totals]
         rows.append((f"{cell.loss_percent:g} %", cell.profile, *costs))
     return _sectioned(make_table(title, ("loss", "profile", *KINDS, "all"), rows), cells, 2)
 
@@ -230,6 +238,12 @@ def _single_table(singles: Sequence[SingleLoss]) -> Table:
     columns = ("profile", "the only message, ms", f"the first of {FEW}, ms", f"the last of {FEW}, ms")
     table = make_table("One frame lost between two members: until its message is delivered", columns, rows)
     return _numeric(table, 1)
+
+
+def _share(cell: Cell) -> str:
+    """Return how much was delivered; only all of it is 100 %."""
+    percent = 100 * cell.delivered / cell.expected
+    return "100 %" if cell.delivered == cell.expected else f"{min(percent, 99.9):.1f} %"
 
 
 def _time(time_ns: int | None) -> str:

@@ -113,9 +113,9 @@ class Cell:
         """Messages delivered in a second of virtual time, by all members together."""
         return self.delivered * NS_PER_S / self.span_ns if self.span_ns else 0.0
 
-    def per_message(self, counts: dict[str, int], kind: str) -> float:
-        """Return how many of ``counts`` (frames or bytes) of one kind there were for each delivered message."""
-        return counts[kind] / self.delivered if self.delivered else 0.0
+    def per_message(self, count: int) -> float:
+        """Return how much of ``count`` (frames or bytes) there is for each delivered message; if none was, all of it."""
+        return count / max(1, self.delivered)
 
 
 @dataclass(slots=True)
