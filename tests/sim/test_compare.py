@@ -131,6 +131,12 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     assert lose_one("unicast3", 7) == lose_one("unicast3", 7)
 
 
+def test_another_seed_loses_other_frames() -> None:
+    """Without retransmission, what is delivered depends on the losses alone."""
+    lost = {run_cell("ordered", 5.0, Work(messages=40, seed=seed)).delivered for seed in range(4)}
+    assert len(lost) > 1
+
+
 def test_workers_do_not_change_the_numbers() -> None:
     small = Work(members=2, messages=10)
     told: list[int] = []

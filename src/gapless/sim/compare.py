@@ -114,7 +114,7 @@ class Cell:
         return self.delivered * NS_PER_S / self.span_ns if self.span_ns else 0.0
 
     def per_message(self, count: int) -> float:
-        """Return how much of ``count`` (frames or bytes) there is for each delivered message; if none was, all of it."""
+        """Return how much of ``count`` (frames or bytes) there is for each delivered message; all of it if none was."""
         return count / max(1, self.delivered)
 
 
