@@ -29,7 +29,9 @@ _SHOWN_VIOLATIONS = 10
 @click.option("--profiles", default=None, metavar="LIST", help="Profiles to compare (default: all).")
 @click.option("--members", type=click.IntRange(2, 26), default=3, show_default=True, help="Members, all sending.")
 @click.option("--messages", type=click.IntRange(1, 100_000), default=300, show_default=True, help="Per member.")
-@click.option("--size", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Bytes per message.")
+@click.option(
+    "--size", "size_bytes", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Bytes per message."
+)
 @click.option("--pace", default="1ms", show_default=True, help="Time between two messages of a member: 1us to 1s.")
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
@@ -39,7 +41,7 @@ def compare(  # noqa: PLR0917 - one parameter per option
     profiles: str | None,
     members: int,
     messages: int,
-    size: int,
+    size_bytes: int,
     pace: str,
     seed: int,
     workers: int | None,
@@ -54,7 +56,7 @@ def compare(  # noqa: PLR0917 - one parameter per option
     from gapless.sim.compare import Work, compare as run
 
     rates, chosen = _rates(loss), _chosen(profiles)
-    work = Work(members, messages, size, _pace_ns(pace), seed)
+    work = Work(members, messages, size_bytes, _pace_ns(pace), seed)
     began_s = perf_counter()
     with progress_bar("worlds", len(chosen) * (len(rates) + 1), quiet=as_json) as done:
         result = run(chosen, rates, work, workers=workers or cores(), progress=done)
