@@ -14,6 +14,7 @@ import click
 
 from gapless import __version__
 from gapless.cli.behaviours import behaviours
+from gapless.cli.compare import compare
 from gapless.cli.config import config
 from gapless.cli.demo import demo
 from gapless.cli.explore import explore
@@ -36,7 +37,7 @@ def cli() -> None:
     """Reliable, ordered group messaging without a broker: simulate it, search it, try to break it."""
 
 
-for command in (sim, shrink, scenario, explore, mutants, config, behaviours, demo):
+for command in (sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo):
     cli.add_command(command)
 
 

@@ -1,0 +1,323 @@
+"""The same work for every profile, on the same lossy network: what it costs, and how long it takes.
+
+Each cell is one simulated world, with every check on. Every member sends the same messages at the same times: to all
+with a profile of messages to all, to its neighbour with one of messages to one. A frame takes ``DELAY_NS``, and the
+given share of the frames is lost, on every link and in both directions, until the work is done and well after.
+
+Beside that, single losses: how long it takes until a message is delivered whose first frame was lost, where it is the
+first, the last or the only one. That is where protocols of much the same cost differ most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.config import UNICASTS, Config
+from gapless.core.ready import Stalled
+from gapless.sim.checkers import CHECKS
+from gapless.sim.family import FAMILY
+from gapless.sim.faults import NEVER_NS, Loss, Targeted
+from gapless.sim.liveness import L1, L2
+from gapless.sim.naming import kind_of, life_address, node_name
+from gapless.sim.script import Script, Send, opening, payload
+from gapless.sim.seeds import split
+from gapless.sim.world import World
+from gapless.units import NS_PER_MS, NS_PER_S
+from gapless.wire import decode
+from gapless.wire.codec import size_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gapless.core.ready import Ready
+    from gapless.identity import Address
+    from gapless.sim.faults import Fault
+    from gapless.sim.hosts import Host
+    from gapless.sim.judge import Violation
+
+DELAY_NS = NS_PER_MS
+"""How long a frame takes."""
+LOSSES = (0.0, 1.0, 5.0, 10.0)
+"""The shares of frames that are lost, in per cent, if nobody says otherwise."""
+
+KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
+"""What frames are counted as."""
+
+LOST_FRAMES = ("only", "first", "last")
+"""The single losses: of the only message there is, of the first of :data:`FEW`, of the last of them."""
+FEW = 10
+"""How many messages that is."""
+
+_KIND_OF_WORD = {
+    "DATA": "data",
+    "REPAIR": "repair",
+    "ACK": "ack",
+    "OOBACK": "ack",
+    "NAK": "nak",
+    "TAIL": "tail",
+    "VOTE": "stability",
+    "STABLE": "stability",
+}
+_PATIENCE_NS = 60 * NS_PER_S
+
+
+class Work(NamedTuple):
+    """What every member does: ``messages`` of ``size_bytes``, one every ``pace_ns``."""
+
+    members: int = 3
+    messages: int = 300
+    size_bytes: int = 100
+    pace_ns: int = NS_PER_MS
+    seed: int = 1
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one profile did at one loss.
+
+    ``expected`` and ``delivered`` count messages at others than their sender, ``frames`` and ``sizes_bytes`` what was
+    put on each link, lost or not, by kind. ``span_ns`` ends with the last delivery, or the last send if that was later.
+    ``peak_window`` is the most messages that one sender had outstanding, ``stalls`` how many gaps were given up.
+    """
+
+    profile: str
+    loss_percent: float
+    sent: int
+    expected: int
+    delivered: int = 0
+    span_ns: int = 0
+    p50_ns: int | None = None
+    p99_ns: int | None = None
+    max_ns: int | None = None
+    frames: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    sizes_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    frames_lost: int = 0
+    peak_window: int = 0
+    stalls: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def to_all(self) -> bool:
+        """Whether the messages went to the whole group."""
+        return self.profile not in UNICASTS
+
+    @property
+    def per_second(self) -> float:
+        """Messages delivered in a second of virtual time, by all members together."""
+        return self.delivered * NS_PER_S / self.span_ns if self.span_ns else 0.0
+
+    def per_message(self, count: int) -> float:
+        """Return how much of ``count`` (frames or bytes) there is for each delivered message; all of it if none was."""
+        return count / max(1, self.delivered)
+
+
+@dataclass(slots=True)
+class SingleLoss:
+    """With one frame lost: how long it took from the send of its message to the delivery; None if it never came."""
+
+    profile: str
+    delivered_ns: dict[str, int | None] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All cells, and the single losses."""
+
+    work: Work
+    cells: list[Cell] = field(default_factory=list)
+    single: list[SingleLoss] = field(default_factory=list)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Every violation of an invariant, in any of the worlds."""
+        parts: list[Cell | SingleLoss] = [*self.cells, *self.single]
+        return [violation for part in parts for violation in part.violations]
+
+
+class _Meter:
+    """Looks on: counts what goes out, and how long after its send each message is delivered.
+
+    The messages of an origin come in order and without a gap, so the count of those that came tells which one it is.
+    """
+
+    def __init__(self, world: World, sent_ns: dict[Address, list[int]], receivers: int) -> None:
+        self.world = world
+        self.sent_ns = sent_ns
+        self.last_sent_ns = max(max(times_ns) for times_ns in sent_ns.values())
+        self.receivers = receivers
+        # A group that waits for what never comes votes for ever; that is not the cost of what was delivered.
+        self.until_ns = NEVER_NS if world.config.retransmits else world.script.calm_ns
+        self.frames: Counter[str] = Counter()
+        self.sizes_bytes: Counter[str] = Counter()
+        self.latency_ns: Counter[int] = Counter()
+        self.delivered = 0
+        self.last_ns = 0
+        self.peak_window = 0
+        self.stalls: set[tuple[str, Stalled]] = set()
+        self._came: Counter[tuple[str, Address]] = Counter()
+
+    def __call__(self, host: Host, ready: Ready) -> None:
+        if self.world.now_ns >= self.until_ns:
+            return
+        for to, datagram in ready.transmits:
+            self._count(datagram, self.receivers if to is None else 1)
+        for delivery in ready.deliveries:
+            if delivery.origin != host.address:
+                self._note_delivery(host, delivery.origin, delivery.message_count)
+        self.stalls.update((host.name, event) for event in ready.events if isinstance(event, Stalled))
+        assert host.member is not None
+        for stream in (host.member.outbound, *host.member.connections.outbounds()):
+            self.peak_window = max(self.peak_window, stream.window.high - stream.window.low)
+
+    def _count(self, datagram: bytes, links: int) -> None:
+        """Count a datagram on each link that it takes; its header counts for its first frame."""
+        frames = decode(datagram).frames
+        sizes_bytes = [size_bytes(frame) for frame in frames]
+        sizes_bytes[0] += len(datagram) - sum(sizes_bytes)
+        for frame, frame_bytes in zip(frames, sizes_bytes, strict=True):
+            kind = _KIND_OF_WORD.get(kind_of(frame), "other")
+            self.frames[kind] += links
+            self.sizes_bytes[kind] += links * frame_bytes
+
+    def _note_delivery(self, host: Host, origin: Address, messages: int) -> None:
+        now_ns = self.last_ns = self.world.now_ns
+        came = self._came[host.name, origin]
+        self._came[host.name, origin] = came + messages
+        self.delivered += messages
+        for sent_ns in self.sent_ns[origin][came : came + messages]:
+            self.latency_ns[now_ns - sent_ns] += 1
+
+    def percentile_ns(self, percent: int) -> int | None:
+        """Return the latency that ``percent`` of all deliveries did not exceed; None if there was none."""
+        values = sorted(self.latency_ns)
+        sums = list(accumulate(self.latency_ns[value] for value in values))
+        return values[bisect_left(sums, sums[-1] * percent / 100)] if values else None
+
+
+def config_of(profile: str) -> Config:
+    """Return the configuration of a profile, all else at its default."""
+    return Config.make(unicast=profile) if profile in UNICASTS else Config.make(profile=profile)
+
+
+def compare(
+    profiles: Sequence[str] = FAMILY,
+    losses: Sequence[float] = LOSSES,
+    work: Work | None = None,
+    *,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Let every profile do the work at every loss, in per cent, in ``workers`` processes.
+
+    ``progress`` is told how many worlds are done: one for each profile and loss, and for each profile one more.
+    """
+    work = work or Work()
+    cells: list[partial[Cell]] = [partial(run_cell, profile, loss, work) for loss in losses for profile in profiles]
+    single: list[partial[SingleLoss]] = [partial(lose_one, profile, work.seed) for profile in profiles]
+    result = Comparison(work)
+    for done, part in enumerate(_results([*cells, *single], workers), 1):
+        if isinstance(part, Cell):
+            result.cells.append(part)
+        else:
+            result.single.append(part)
+        if progress is not None:
+            progress(done)
+    return result
+
+
+def _results(tasks: Sequence[Callable[[], Cell | SingleLoss]], workers: int) -> Iterator[Cell | SingleLoss]:
+    if workers <= 1:
+        yield from map(_call, tasks)
+        return
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_call, tasks)
+
+
+def _call(task: Callable[[], Cell | SingleLoss]) -> Cell | SingleLoss:
+    return task()
+
+
+def run_cell(profile: str, loss_percent: float, work: Work) -> Cell:
+    """Let one profile do the work at one loss."""
+    faults: list[Fault] = []
+    if loss_percent:
+        faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
+    names = tuple(node_name(number + 1) for number in range(work.members))
+    world, meter = _world(profile, work, names, names, faults)
+    world.run()
+    sent = work.members * work.messages
+    return Cell(
+        profile,
+        loss_percent,
+        sent=sent,
+        expected=sent if profile in UNICASTS else sent * (work.members - 1),
+        delivered=meter.delivered,
+        span_ns=max(meter.last_sent_ns, meter.last_ns),
+        p50_ns=meter.percentile_ns(50),
+        p99_ns=meter.percentile_ns(99),
+        max_ns=meter.percentile_ns(100),
+        frames={kind: meter.frames[kind] for kind in KINDS},
+        sizes_bytes={kind: meter.sizes_bytes[kind] for kind in KINDS},
+        frames_lost=world.network.chain.struck.get("loss", 0),
+        peak_window=meter.peak_window,
+        stalls=len(meter.stalls),
+        violations=world.judge.violations,
+    )
+
+
+def lose_one(profile: str, seed: int = 1) -> SingleLoss:
+    """Lose one frame of a few between two members, in the three ways of :data:`LOST_FRAMES`."""
+    result = SingleLoss(profile)
+    for what in LOST_FRAMES:
+        messages = 1 if what == "only" else FEW
+        lost = messages if what == "last" else 1
+        work = Work(members=2, messages=messages, seed=seed)
+        world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)])
+        world.run()
+        # Nothing took longer than the lost message: what was sent before it came at once, what came after it waited.
+        result.delivered_ns[what] = meter.percentile_ns(100) if meter.delivered == messages else None
+        result.violations += world.judge.violations
+    return result
+
+
+def _lose_data(seqno: int) -> Targeted:
+    """Return the fault that loses message ``seqno`` once; what is sent again comes through."""
+    return Targeted("one", lambda crossing: crossing.label.kind == "DATA" and crossing.label.first == seqno)
+
+
+def _world(
+    profile: str, work: Work, names: tuple[str, ...], senders: tuple[str, ...], faults: list[Fault]
+) -> tuple[World, _Meter]:
+    """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
+    config = config_of(profile)
+    sends = {life_address(name): _sends(profile, work, names, at) for at, name in enumerate(senders)}
+    in_time = sorted((send for of_one in sends.values() for send in of_one), key=lambda send: send.at_ns)
+    end_ns = in_time[-1].at_ns
+    # Nobody knows beforehand how long repairs take while frames are lost; a settled group costs nothing to wait for.
+    patience_ns = _PATIENCE_NS if config.retransmits else 2 * config.stall_after_ns
+    script = Script(work.seed, DELAY_NS, end_ns + patience_ns, actions=[*opening(names), *in_time], only_loss=True)
+    stalls = bool(faults) and not config.retransmits
+    # Where nothing is sent again and frames are lost, what is missing must be named; it need not come.
+    checks = [check for check in CHECKS if check not in {L1, L2}] if stalls else None
+    world = World(config, script, faults=faults, checks=checks)
+    sent_ns = {who: [send.at_ns for send in of_one for _ in send.payloads] for who, of_one in sends.items()}
+    meter = world.on_ready = _Meter(world, sent_ns, len(names) - 1)
+    return world, meter
+
+
+def _sends(profile: str, work: Work, names: tuple[str, ...], at: int) -> list[Send]:
+    """Return what member number ``at`` sends: to all, or to the member after it."""
+    name = names[at]
+    to = names[(at + 1) % len(names)] if profile in UNICASTS else ""
+    payloads = [payload(name, number, work.size_bytes) for number in range(1, work.messages + 1)]
+    start_ns = at * work.pace_ns // len(names)  # not all in the same instant
+    return [Send(start_ns + nth * work.pace_ns, name, (content,), to=to) for nth, content in enumerate(payloads)]

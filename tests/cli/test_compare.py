@@ -1,0 +1,102 @@
+"""``gapless compare``: its numbers for a program, its tables for a person, and what it refuses."""
+
+import json
+
+import pytest
+
+from gapless.cli import compare as command
+from gapless.cli.app import run
+from gapless.sim.compare import KINDS, Cell
+from gapless.sim.mutants import named, planted
+
+SMALL = ("compare", "--messages", "20", "--workers", "1")
+
+
+def test_json_has_a_row_for_each_profile_and_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SMALL, "--loss", "0,2.5", "--profiles", "nakack4,unicast3", "--members", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    report = json.loads(out)
+    assert (report["members"], report["messages"], report["size_bytes"], report["seed"]) == (2, 20, 100, 1)
+    assert report["violations"] == 0
+    rows = report["profiles"]
+    assert [(row["loss_percent"], row["profile"], row["to"]) for row in rows] == [
+        (0.0, "nakack4", "all"),
+        (0.0, "unicast3", "one"),
+        (2.5, "nakack4", "all"),
+        (2.5, "unicast3", "one"),
+    ]
+    for row in rows:
+        assert row["delivered"] == row["expected"] == 40
+        assert row["latency_p50_ms"] <= row["latency_p99_ms"] <= row["latency_max_ms"]
+        assert row["messages_per_second"] > 0
+        assert row["peak_window"] > 0
+        for counts in ("frames", "bytes", "frames_per_message", "bytes_per_message"):
+            assert tuple(row[counts]) == KINDS
+        assert row["frames_per_message"]["data"] == 1
+    assert [tuple(row) for row in report["single_loss"]] == [
+        ("profile", "only_ms", "first_ms", "last_ms", "violations")
+    ] * 2
+
+
+def test_json_says_what_never_came(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SMALL, "--loss", "20", "--profiles", "ordered", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["profiles"]
+    assert row["delivered"] < row["expected"]
+    assert row["stalls"] > 0
+    assert report["single_loss"][0]["last_ms"] is None
+
+
+@pytest.mark.parametrize("columns", ["100", "160"])
+def test_tables_fit_the_screen(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run([*SMALL, "--loss", "0,10", "--profiles", "ordered,unicast2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = [line for line in lines if "unicast2" in line]
+    assert len(rows) == 2 * 3 + 1, "no row is broken in two: two losses in three tables, and the single losses"
+    assert any("never" in line for line in lines if "ordered" in line)
+    assert any(line.startswith("0 violations") for line in lines)
+
+
+def test_a_violation_is_shown_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with planted(named("purge at maximum")):
+        assert run([*SMALL, "--loss", "10", "--profiles", "nakack4"]) == 1
+    out = capsys.readouterr().out
+    assert "nakack4 at 10 %: " in out
+    assert "\n0 violations" not in out
+
+
+WRONG = {
+    "a word": (["--loss", "much"], "'much'"),
+    "nothing": (["--loss", ""], "0,1,5"),
+    "a hole in the list": (["--loss", "0,,5"], "something is missing"),
+    "below zero": (["--loss", "0,-1"], "'-1'"),
+    "too much": (["--loss", "50.1"], "from 0 to 50"),
+    "no number": (["--loss", "nan"], "'nan'"),
+    "without end": (["--loss", "inf"], "'inf'"),
+    "an unknown profile": (["--profiles", "nakack4,nakack5"], "'nakack5'"),
+    "no profile": (["--profiles", ""], "something is missing"),
+    "a pace without a unit": (["--pace", "1"], "--pace"),
+    "no pace": (["--pace", "0ms"], "between 1us and 1s"),
+    "one member": (["--members", "1"], "members"),
+    "no messages": (["--messages", "0"], "messages"),
+    "a size below zero": (["--size", "-1"], "size"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "hint"), WRONG.values(), ids=WRONG)
+def test_wrong_input_gets_one_clear_line(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1, err
+    assert hint in err
+
+
+def test_only_all_of_it_is_100_percent() -> None:
+    assert command._share(Cell("nakack4", 0, 1, 100_000, delivered=100_000)) == "100 %"
+    assert command._share(Cell("nakack4", 0, 1, 100_000, delivered=99_999)) == "99.9 %"
