@@ -120,8 +120,8 @@ class Gaps:
         if not config.adaptive_grace:
             return config.xmit_interval_ns
         trip = self.round_trip
-        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns, trip.rest_ns)
-        retry_ns <<= min(tries, _MAX_DOUBLINGS)
+        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
+        retry_ns = max(retry_ns << min(tries, _MAX_DOUBLINGS), trip.rest_ns)
         retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
         return min(retry_ns, config.xmit_interval_ns)
 

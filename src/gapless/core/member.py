@@ -111,13 +111,10 @@ class Member(Streams):
         self, payloads: Sequence[bytes], flags: int, to: Address | None, deadline_ns: int | None, *, wait: bool
     ) -> int:
         context = self._context
-        if to is None:
-            stream = self.outbound
-            self._share_buffers(context.now_ns)
-        else:
-            stream = self.connections.open(to, context)
-            if to != self.me:
-                flags &= ~NOT_BACK
+        stream = self.outbound if to is None else self.connections.open(to, context)
+        self._share_buffers(context.now_ns)
+        if to not in {None, self.me}:
+            flags &= ~NOT_BACK
         if wait or (stream.has_room(payloads) and not context.rarely(rare.REFUSE)):
             high = stream.window.high
             ticket = stream.send(payloads, flags, deadline_ns, context)

@@ -207,6 +207,9 @@ class Outbound:
         if self.window.low > low:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
             self._watch(context.now_ns)
+            if not self.row.naks:
+                self._tail_ns = None
+                self._plan_tail(context.now_ns)
         if self._tracked:
             known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
             for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
@@ -290,8 +293,11 @@ class Outbound:
         return self.config.tail_delay_ns
 
     def _plan_tail(self, now_ns: int) -> None:
-        """Plan to announce the end of the stream, which has just moved."""
-        if self.config.retransmits:
+        """Plan to announce the end of the stream, which has just moved.
+
+        Where nobody asks for what is missing, a look that is planned stays: more data says nothing about what was lost.
+        """
+        if self.config.retransmits and (self.row.naks or self._tail_ns is None):
             self._tail_interval_ns = self._least_interval_ns
             self._tail_ns = now_ns + self._tail_interval_ns
 
