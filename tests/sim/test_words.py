@@ -5,11 +5,14 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
+from gapless.core.rare import RARE
+from gapless.modes import Mode
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
 from gapless.sim.naming import KINDS, FrameName
 from gapless.sim.script import (
     ZERO,
     Cancel,
+    Close,
     Crash,
     Fate,
     Install,
@@ -22,6 +25,7 @@ from gapless.sim.script import (
     Script,
     Send,
     Start,
+    Tune,
     opening,
     payload,
 )
@@ -65,8 +69,18 @@ actions = st.one_of(
         st.one_of(st.sampled_from(["", ZERO]), keys),
     ),
     st.builds(
-        Send, times_ns, lives, payloads, st.booleans(), st.none() | times_ns, st.sampled_from([None, True, False])
+        Send,
+        times_ns,
+        lives,
+        payloads,
+        st.booleans(),
+        st.none() | times_ns,
+        st.sampled_from([None, True, False]),
+        st.sampled_from(["", "b"]),
+        st.sampled_from(list(Mode)),
     ),
+    st.builds(Close, times_ns, lives, st.just("b")),
+    st.builds(Tune, times_ns, lives, times_ns),
 )
 names = st.builds(
     FrameName,
@@ -97,6 +111,8 @@ def scripts(draw: st.DrawFn) -> Script:
         fates=draw(st.dictionaries(names, fates, max_size=6)),
         late_ns=draw(st.dictionaries(st.tuples(lives, st.integers(0, 99)), times_ns, max_size=3)),
         only_loss=draw(st.booleans()),
+        fifo=draw(st.booleans()),
+        rare=draw(st.lists(st.sampled_from(RARE), unique=True).map(tuple)),
     )
     # What is usual must be as likely as what is not, or the short forms are never tried.
     for name in list(script.fates):

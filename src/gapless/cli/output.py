@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gapless.config import PROFILES, Config
+from gapless.config import PROFILES, UNICASTS, Config
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 """``--json``, the same for every command."""
 
-profile_option = click.option("--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(PROFILES)}.")
+FAMILY = (*PROFILES, *UNICASTS)
+"""Every profile by name: those of messages to all, and those of messages to one member."""
+
+profile_option = click.option("--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(FAMILY)}.")
 config_option = click.option(
     "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with a [gapless] table of knobs."
 )
@@ -39,12 +43,16 @@ def read_config(profile: str | None, config_file: Path | None, properties: str |
     """Return the config that the options describe."""
     if config_file is not None and properties is not None:
         raise ConfigError("--config and --properties both set knobs; give one of them")
-    config = Config()
+    if profile is not None and profile not in FAMILY:
+        near = get_close_matches(profile, FAMILY, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"profile = {profile!r}: expected one of {', '.join(FAMILY)}{hint}")
+    chosen = {} if profile is None else {"unicast" if profile in UNICASTS else "profile": profile}
     if config_file is not None:
-        config = Config.load(config_file)
-    elif properties is not None:
-        config = Config.from_properties(properties)
-    return config if profile is None else config.replace(profile=profile)
+        return Config.load(config_file).replace(**chosen)
+    if properties is not None:
+        return Config.from_properties(properties).replace(**chosen)
+    return Config.make(**chosen)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

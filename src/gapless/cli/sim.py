@@ -48,13 +48,14 @@ def sim(  # noqa: PLR0917 - one parameter per option
     """Simulate groups: replay one SEED, or run many with --seeds.
 
     Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
-    every time. A configuration that is given here takes the place of the one drawn from the seed. Exits with 1 if an
-    invariant is violated, or if a sweep of 300 seeds or more never saw something that must happen.
+    every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
+    place of the one drawn from the seed. Exits with 1 if an invariant is violated, or if a sweep of 300 seeds or more
+    of all profiles never saw something that must happen.
     """
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
-    group: dict[str, Any] = {"messages": messages, "members": members}
+    group: dict[str, Any] = {"messages": messages, "members": members, "profile": profile}
     if config_file is not None or properties is not None:
         group["config"] = config
     if seed is not None:
@@ -91,7 +92,7 @@ def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> i
         print_json(report)
     else:
         _print_sweep(report, result)
-    thorough = len(seeds) >= _THOROUGH and "config" not in group
+    thorough = len(seeds) >= _THOROUGH and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
 
@@ -100,6 +101,7 @@ def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
         "seed": outcome.seed,
         "digest": outcome.digest,
         "character": outcome.character,
+        "profile": outcome.profile,
         "messages": outcome.messages,
         "events": outcome.events,
         "faults": outcome.faults,
@@ -116,6 +118,7 @@ def _sweep_dict(result: Sweep, workers: int) -> dict[str, Any]:
         "events": result.events,
         "messages": result.messages,
         "faults": dict(sorted(result.faults.items())),
+        "profiles": dict(sorted(result.profiles.items())),
         "violations": sum(len(outcome.violations) for outcome in result.failed),
         "must_happen_missing": result.never_seen,
         "must_happen": dict(sorted(result.seen.items())),
@@ -151,4 +154,5 @@ def _print_violations(failed: list[Outcome]) -> None:
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
         screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
-        screen.print(f"replay: gapless sim {outcome.seed}    shrink: gapless shrink {outcome.seed}")
+        same = f"{outcome.seed} --profile {outcome.profile}"
+        screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")

@@ -7,7 +7,7 @@ allows between two tries (``xmit_interval``, or ``tail_delay`` if that is longer
   repair budget of an interval, takes as many more. With R = 1 these are the three intervals and four delays in which a
   lost tail is announced, its gap outlives its grace, is asked for and repaired.
 * B2 = B1 + X + ack_delay + 2 D: then the ack goes out, or is lost no more and announced for once again. Where stability
-  releases, three voting intervals and four delays more. Connections may take two looks and two acks longer.
+  releases, three voting intervals and four delays more.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
     if not config.retransmits:
         # Nothing is lost, and what was sent is on its way; how long that takes only the network knows.
         first_ns = second_ns = 4 * delay_ns + ack_ns + 1_000_000
-    # A connection looks twice before it sends its last message again, and may acknowledge only now and then.
-    lazy = config.unicast_row.acks == "periodic"
-    second_ns += 2 * pause_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
     if config.row.release == "stability":
         # Everybody votes; a coordinator that was the last to deliver votes again; the message may cross a vote.
         second_ns += 3 * config.stability_interval_ns * CLOCK_PERCENT // 100 + 4 * delay_ns
     return first_ns, second_ns
+
+
+def patience_ns(config: Config) -> int:
+    """Return how much longer than B2 a connection may take: it looks twice, and may acknowledge only now and then."""
+    lazy = config.unicast_row.acks == "periodic"
+    return 2 * config.xmit_interval_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
 
 
 MOST_RECEIVERS = 4

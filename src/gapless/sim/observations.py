@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gapless.core.ready import Acknowledged, Lost, Stalled
 from gapless.sim.judge import Check, Judge
-from gapless.wire import Data
+from gapless.wire import Close, Data, Nak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gapless.sim.model import Heard, Life
     from gapless.sim.naming import Label
     from gapless.sim.script import Mark
-    from gapless.wire import Ack, Datagram, Nak
+    from gapless.wire import Ack, Datagram
 
 MUST_HAPPEN = (
     "repair of a repair",
@@ -44,6 +45,16 @@ MUST_HAPPEN = (
     "view installed at different times",
     "process stood still with a full buffer",
     "life taken back in",
+    "sender released by stability",
+    "repair by one who is not the origin",
+    "message kept for a view to come",
+    "acknowledged send reported",
+    "out-of-band message sent again",
+    "first message of a connection asked for",
+    "last message of a connection sent again",
+    "connection closed",
+    "datagram for a former life",
+    "stall reported",
 )
 """Every observation that a sweep must make at least once."""
 
@@ -118,6 +129,33 @@ class Observer(Check):
         else:
             self.see("send given up while waiting")
 
+    def row_purge(self, life: Life, row: Step) -> None:  # noqa: ARG002
+        """Something is let go."""
+        if self.config.row.release == "stability":
+            self.seen.add("sender released by stability")
+
+    def row_repair(self, life: Life, row: Step) -> None:
+        """A repair goes out."""
+        if row.origin != life.address:
+            self.seen.add("repair by one who is not the origin")
+
+    def row_early(self, life: Life, row: Step) -> None:  # noqa: ARG002
+        """Something came before its view."""
+        self.seen.add("message kept for a view to come")
+
+    def row_repair_aside(self, life: Life, row: Step) -> None:  # noqa: ARG002
+        """An out-of-band message goes out again."""
+        self.seen.add("out-of-band message sent again")
+
+    def beside_out(self, life: Life, to: Address | None, frame: object) -> None:  # noqa: ARG002
+        """A connection asks for its first message, sends its last again, or ends."""
+        if isinstance(frame, Nak) and not frame.ranges:
+            self.seen.add("first message of a connection asked for")
+        elif isinstance(frame, Data) and frame.repair and not frame.first:
+            self.seen.add("last message of a connection sent again")
+        elif isinstance(frame, Close):
+            self.seen.add("connection closed")
+
     def row_suppressed(self, life: Life, row: Step) -> None:  # noqa: ARG002
         """A repair is held back."""
         self.see("repair held back as a repeat" if row.reason == "repeat" else "repair held back by the budget")
@@ -143,6 +181,8 @@ class Observer(Check):
         """Something is refused: perhaps because its sender has a new life by now."""
         if said is not None and said.sender.incarnation < self._newest.get(said.sender.node, 0):
             self.seen.add("frame of an older incarnation")
+        if said is not None and said.addressee is not None and said.addressee < life.address.incarnation:
+            self.seen.add("datagram for a former life")
 
     def data_out(self, life: Life, to: Address | None, frame: Data) -> None:
         """A repair goes out whose like was lost."""
@@ -183,9 +223,13 @@ class Observer(Check):
                     return
 
     def event(self, life: Life, event: object) -> None:  # noqa: ARG002
-        """A member is told that something is lost."""
-        if type(event).__name__ == "Lost":
+        """A member is told that something is lost, stands still, or was acknowledged."""
+        if isinstance(event, Lost):
             self.see("loss reported to one who did not count")
+        elif isinstance(event, Stalled):
+            self.seen.add("stall reported")
+        elif isinstance(event, Acknowledged):
+            self.seen.add("acknowledged send reported")
 
     def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
         """A message in pieces arrives; a reader is at its limit while a sender's window is full."""

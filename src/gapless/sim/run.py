@@ -65,6 +65,7 @@ class Outcome:
 
     seed: int
     character: str
+    profile: str
     digest: str
     events: int
     steps: int
@@ -95,6 +96,7 @@ class Sweep:
     faults: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FAULT_KINDS, 0)))
     seen: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
+    profiles: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
 
@@ -107,6 +109,7 @@ class Sweep:
         self.faults.update(outcome.faults)
         self.seen.update(outcome.seen)
         self.characters[outcome.character] += 1
+        self.profiles[outcome.profile] += 1
         self.digests.append(outcome.digest)
         if not outcome.ok:
             self.failed.append(outcome)
@@ -154,14 +157,15 @@ def simulate(
     plan = draw(seed, members=members, messages=messages, character=character, profile=profile, config=config)
     world = world_of(plan, record=record, trace=trace, hasty=hasty)
     world.run()
-    return outcome_of(seed, plan.character, world)
+    return outcome_of(seed, plan.character, plan.profile, world)
 
 
-def outcome_of(seed: int, character: str, world: World) -> Outcome:
+def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome:
     """Return what came of a world that has run."""
     outcome = Outcome(
         seed,
         character,
+        profile,
         world.digest(),
         world.events,
         world.judge.steps,

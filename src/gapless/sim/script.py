@@ -66,7 +66,7 @@ class Send(NamedTuple):
     timeout_ns: int | None = None
     loopback: bool | None = None
     to: str = ""
-    mode: str = Mode.ORDERED
+    mode: Mode = Mode.ORDERED
 
 
 class Cancel(NamedTuple):

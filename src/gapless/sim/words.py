@@ -161,7 +161,7 @@ _BYTES = re.compile(
 )
 
 
-_OPTIONS = re.compile(r"\(([a-z0-9., ]*)\)")
+_OPTIONS = re.compile(r"\(([a-z0-9., -]*)\)")
 
 
 def _read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
@@ -311,6 +311,10 @@ _SUBJECTS = rf"(?P<at>{_TIME}) +(?P<who>{_LIFE}(?: +{_LIFE})*?) +"
 _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
     (re.compile(_SUBJECTS + form), build)
     for form, build in (
+        # A key or a node may be called like a verb, so what names one comes first.
+        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
+        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
+        (r"closes? +([a-z]+)", Close),
         ("starts?", Start),
         ("pauses?", Pause),
         ("resumes?", Resume),
@@ -319,9 +323,6 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
             rf"installs? +view +(\d{{1,9}}): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(?:{_KEY}))?",
             lambda at, who, number, members, *key: Install(at, who, int(number), tuple(members.split()), _either(key)),
         ),
-        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
-        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
-        (r"closes? +([a-z]+)", Close),
         (rf"retransmits? +every +({_TIME})", lambda at, who, every: Tune(at, who, _read_time(every))),
         (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
         (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
