@@ -43,6 +43,7 @@ from gapless.sim.words import show_time
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import Ack, Close, Data, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Unreliable, Vote, decode
+from gapless.wire.frames import CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -250,7 +251,8 @@ def _joined(rows: Iterable[Step]) -> Iterator[Step]:
 
 
 def _say_row(row: Step, delivered: set[tuple[Address, int]]) -> str:
-    what = "" if row.origin is None else span(row.origin, row.first, row.last)
+    name = "" if row.origin is None else life_name(row.origin) + ("@" if row.epoch >= CONNECTION else "")
+    what = span(name, row.first, row.last) if name else ""
     if row.event == "STORE" and (row.origin, row.last) in delivered:
         return ""
     if row.event == "DROPPED":
