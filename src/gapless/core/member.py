@@ -228,12 +228,16 @@ class Member(Streams):
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
         """Take in a datagram, whatever it holds."""
-        context = self._begin(now_ns)
         try:
             said = decode(datagram)
         except RemoteProtocolError as error:
-            context.drop(error.reason)
+            self._begin(now_ns).drop(error.reason)
             return self._finish(())
+        return self.hear(said, now_ns)
+
+    def hear(self, said: Datagram, now_ns: int) -> Ready:
+        """Take in what a datagram says, which somebody has decoded already."""
+        context = self._begin(now_ns)
         sender = said.sender
         stream = self.inbound.get(sender)
         if said.group != self.group:

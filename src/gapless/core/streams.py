@@ -148,7 +148,8 @@ class Streams:
         if not connections.outgoing and not connections.incoming:
             arm(timers.TAIL, outbound.tail_due_ns)
             arm(timers.PIN, outbound.pin_due_ns)
-            arm(timers.REAP, None)
+            if self._timers.armed(timers.REAP):
+                arm(timers.REAP, None)
         else:
             streams = self._outbounds()
             arm(timers.TAIL, min((at for s in streams if (at := s.tail_due_ns) is not None), default=None))
@@ -156,7 +157,8 @@ class Streams:
             arm(timers.REAP, connections.reap_due_ns)
         if (ask_ns := connections.ask_due_ns) is not None:
             self._timers.arm_sooner(timers.GAP, ask_ns)
-        arm(timers.ASIDE, self.aside.due_ns)
+        if (aside_ns := self.aside.due_ns) is not None or self._timers.armed(timers.ASIDE):
+            arm(timers.ASIDE, aside_ns)
         if self.stability is not None:
             self.stability.plan(context.now_ns, unstable=self._unstable)
             arm(timers.STABLE, self.stability.due_ns)
@@ -243,17 +245,15 @@ class Streams:
             stream.limit_bytes(1 + len(self._active))
 
     def _trace_marks(self, context: Context) -> None:
-        self._trace_window(self.me, self.outbound.window, context)
-        for origin, stream in self.inbound.items():
-            if stream.window is not None:
-                self._trace_window(origin, stream.window, context)
-
-    def _trace_window(self, origin: Address, window: Window, context: Context) -> None:
-        before = self._traced.get(origin)
-        low, delivered, high = window.low, window.delivered, window.high
-        if before is None or before[2] != high or before[1] != delivered or before[0] != low:
-            self._traced[origin] = low, delivered, high
-            context.step("STATE", origin, low=low, delivered=delivered, high=high)
+        traced = self._traced
+        windows = [(origin, stream.window) for origin, stream in self.inbound.items()]
+        for origin, window in (self.me, self.outbound.window), *windows:
+            if window is None:
+                continue
+            marks = window.low, window.delivered, window.high
+            if traced.get(origin) != marks:
+                traced[origin] = marks
+                context.step("STATE", origin, low=marks[0], delivered=marks[1], high=marks[2])
 
     def _vote(self, context: Context) -> None:
         assert self.stability is not None

@@ -443,6 +443,8 @@ class Connections:
     @property
     def ask_due_ns(self) -> int | None:
         """When a sender is to be asked for the first message of its connection."""
+        if not self._unknown:
+            return None
         return min((unknown.due_ns for unknown in self._unknown.values()), default=None)
 
     def ask(self, context: Context) -> None:

@@ -192,9 +192,11 @@ class Stage:
                 host.buffered_bytes += size_bytes
         else:
             self.network.arrive(parcel)
-            self._receive(host, parcel[0], said)
+            self._receive(host, parcel, said)
 
-    def _receive(self, host: Host, datagram: bytes, said: Datagram | None) -> None:
+    def _receive(self, host: Host, parcel: Parcel, said: Datagram | None) -> None:
+        """Hand a datagram to a member; one that is as it was sent has been decoded once for all its receivers."""
+        datagram, sent = parcel[:2]
         member, life = host.member, host.life
         if member is None or life is None:
             return
@@ -203,7 +205,8 @@ class Stage:
         self._log.append(self.now_ns)
         self._log.append(crc32(datagram, host.node << 3 | _ARRIVE))
         try:
-            ready = member.receive(datagram, local_ns)
+            intact = said is not None and datagram is sent
+            ready = member.hear(said, local_ns) if intact and said else member.receive(datagram, local_ns)
         except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
             self._blame(host, "receive", error)
             return

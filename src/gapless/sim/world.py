@@ -310,7 +310,7 @@ class World(Stage):
             parcel, said = host.buffer.popleft()
             host.buffered_bytes -= len(parcel[0])
             self.network.arrive(parcel)
-            self._receive(host, parcel[0], said)
+            self._receive(host, parcel, said)
         self._act_postponed(host)
         if host.member is not None:
             self._arm(host, host.due_ns)
