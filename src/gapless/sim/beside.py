@@ -15,6 +15,7 @@ from gapless.core.ready import (
     OUT_OF_BAND,
     Accepted,
     Acknowledged,
+    Connected,
     GivenUp,
     Stalled,
     Unacknowledged,
@@ -87,6 +88,9 @@ class Connections(Check):
             for (sender, to), queue in self.queues.items():
                 if sender == life.address and any(waiting.ticket == event.ticket for waiting in queue):
                     self._give_up(queue, event, sender, to)
+        elif isinstance(event, Connected) and event.outgoing and event.state == "closed":
+            # With the connection goes the rest of a message that was under way in pieces.
+            self.queues.pop((life.address, event.peer), None)
         elif isinstance(event, Undelivered) and event.to is not None:
             for (sender, _), line in self.lines.items():
                 if sender == life.address and line.to == event.to and not line.ended:
@@ -361,7 +365,7 @@ class Acknowledgements(Check):
     def __init__(self, judge: Judge) -> None:
         super().__init__(judge)
         self._asked: dict[tuple[Address, int], Address | None] = {}
-        self._last: dict[tuple[Address, int], int] = {}
+        self._last: dict[tuple[Address, int], tuple[int, int]] = {}
 
     def sent(self, life: Life, send: Sent) -> None:
         """An acknowledged send."""
@@ -371,21 +375,20 @@ class Acknowledgements(Check):
     def event(self, life: Life, event: Event) -> None:
         """Compare the report with what has been delivered."""
         if isinstance(event, Accepted):
-            self._last[life.address, event.ticket] = event.last
+            self._last[life.address, event.ticket] = event.last, life.epoch
         elif isinstance(event, (GivenUp, Unacknowledged)):
             self._asked.pop((life.address, event.ticket), None)
         elif isinstance(event, Acknowledged) and (key := (life.address, event.ticket)) in self._asked:
-            to, last = self._asked.pop(key), self._last[key]
+            to, (last, epoch) = self._asked.pop(key), self._last[key]
             if to is None:
-                self._check_group(life, last)
+                self._check_group(life, last, epoch)
 
-    def _check_group(self, life: Life, last: int) -> None:
-        for member in life.view_members:
-            taken = life.member.outbound.window.delivered
-            if member != life.address:
-                # One that joined after the send is not among its receivers.
-                taken = self.model.lives[member].has_taken(life.address, life.epoch)
-                taken = max(taken, life.stream.starts.get(member, 0))
+    def _check_group(self, life: Life, last: int, epoch: int) -> None:
+        stream = self.model.stream_of(life.address, epoch)
+        for member in life.view_members - {life.address}:
+            # One that joined after the send is not among its receivers.
+            taken = self.model.lives[member].has_taken(life.address, epoch)
+            taken = max(taken, stream.starts.get(member, last))
             if taken < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has {taken}")
 
