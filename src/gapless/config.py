@@ -220,8 +220,18 @@ class Config:
         return cls(**_with_defaults(values))
 
     def replace(self, **knobs: object) -> Config:
-        """Return a copy with the named knobs set, in the same form that :meth:`make` takes."""
-        return dataclasses.replace(self, **_read(knobs))
+        """Return a copy with the named knobs set, in the same form that :meth:`make` takes.
+
+        With another profile comes what that profile sets, in the place of what the former one did.
+        """
+        values = _read(knobs)
+        if values.get("profile", self.profile) != self.profile:
+            before = _read(self.row.defaults)
+            left = {
+                name: KNOBS_BY_NAME[name].default for name, set_to in before.items() if getattr(self, name) == set_to
+            }
+            values = {**left, **_with_defaults(values)}
+        return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Value]:
         """Return every knob in the form a person writes; ``Config.make(**config.as_dict())`` equals ``config``."""
@@ -304,3 +314,5 @@ def _knobs() -> dict[str, Knob]:
 
 KNOBS: dict[str, Knob] = _knobs()
 """Every knob by the name that a person writes, in the order of the docs."""
+KNOBS_BY_NAME: dict[str, Knob] = {knob.name: knob for knob in KNOBS.values()}
+"""The same by the name of the field."""

@@ -80,7 +80,8 @@ def test_the_sizes_that_others_compute_with() -> None:
 def test_a_run_that_fills_its_room_fills_the_frame(max_frame_bytes: int, epoch: int) -> None:
     room_bytes = codec.run_room_bytes(max_frame_bytes, epoch)
     frame = Data(Run.of(ORIGIN, 1, [b"x" * (room_bytes - 2)]), epoch=epoch)
-    assert len(encode(GROUP, SENDER, [frame])) == max_frame_bytes
+    assert len(encode(GROUP, SENDER, [frame], addressee=1)) == max_frame_bytes
+    assert len(encode(GROUP, SENDER, [frame])) == max_frame_bytes - 8
 
 
 def test_kinds_kept_free_do_not_meet_the_kinds_in_use() -> None:

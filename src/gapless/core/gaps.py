@@ -57,8 +57,8 @@ class RoundTrip:
         self.rest_ns = 0
 
     def ambiguous(self, rest_ns: int) -> None:
-        """Note that a repair came after several questions, the last of which rested for ``rest_ns``."""
-        self.rest_ns = max(self.rest_ns, rest_ns)
+        """Note that a repair came after several questions; the last rested for ``rest_ns``, perhaps not long enough."""
+        self.rest_ns = max(self.rest_ns, 2 * rest_ns)
 
     def late(self, late_ns: int) -> None:
         """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""

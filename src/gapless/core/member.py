@@ -52,12 +52,8 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest, View
     from gapless.wire.frames import Datagram, Frame
 
-_ACKS_PER_SHARE = 4
-"""How many acks a sender gets, at the least, for its share of the receive buffer."""
 _MOST_FORMER = 1024
 """Departed streams of which the end is remembered, in case the same life comes back."""
-_ACTIVE_NS = 500_000_000
-"""A member counts as sending for so long after its last data."""
 _WAKE_XMIT_INTERVAL_NS = 500_000_000
 """The interval with which a stall switches retransmission on, or the least that the other knobs allow."""
 

@@ -323,8 +323,11 @@ class Outbound:
         window = self.window
         tail = self.row.tail
         marks = window.low, window.high
+        starved, self.repairs.starved = self.repairs.starved, False
         if tail == "announce":
             self._announce_marks(context)
+        elif starved:
+            return  # what was asked for and held back goes first
         elif tail == "resend all":
             self._resend(window.low + 1, window.high, self.to, context)
         elif self._first_wanted:
@@ -332,7 +335,7 @@ class Outbound:
         elif marks == self._seen:
             self._resend(window.high, window.high, self.to, context)
         self._seen = marks
-        if self._tracked and self.to is None:
+        if self._tracked and self.to is None and not starved:
             self._resend_tracked(context)
 
     def _announce_marks(self, context: Context) -> None:
@@ -353,9 +356,6 @@ class Outbound:
 
     def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:
         """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
-        if self.repairs.starved:
-            self.repairs.starved = False
-            return
         for run in self.window.get(max(first, self.window.low + 1), last):
             if run.flags & flags == flags and self.repairs.spend(run.size_bytes, context.now_ns):
                 self._again(run, to, context, first=run.first == 1 and self.to is not None)

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 _ACKS_PER_SHARE = 4
 """How many acks a sender gets, at the least, for its share of the receive buffer."""
-_MOST_FORMER = 1024
-"""Departed streams of which the end is remembered, in case the same life comes back."""
 _ACTIVE_NS = 500_000_000
 """A member counts as sending for so long after its last data."""
 

@@ -131,6 +131,11 @@ class _Tombstone(NamedTuple):
     resume: int
     closed: bool
     pieces: tuple[object, ...] | None = None
+    begin: int = 0
+
+    def without_pieces(self) -> _Tombstone:
+        """Return the same without the pieces: what goes on there begins before them, and reports them as lost."""
+        return _Tombstone(self.begin, self.closed)
 
 
 class Connections:
@@ -374,7 +379,7 @@ class Connections:
         if closed or stream.window is None or stream.pieces.first is None:
             self._remember(peer, stream.epoch, stream.resume, closed=closed)
         else:
-            self._remember(peer, stream.epoch, stream.window.delivered, pieces=stream.pieces.snapshot())
+            self._remember(peer, stream.epoch, stream.window.delivered, stream=stream)
         context.event(Connected(peer, entry.state, False))
 
     def _remember(
@@ -384,16 +389,17 @@ class Connections:
         resume: int,
         *,
         closed: bool = False,
-        pieces: tuple[object, ...] | None = None,
+        stream: Inbound | None = None,
     ) -> None:
         self._ended.pop((peer, epoch), None)
-        self._ended[peer, epoch] = _Tombstone(resume, closed, pieces)
+        pieces = None if stream is None else stream.pieces.snapshot()
+        self._ended[peer, epoch] = _Tombstone(resume, closed, pieces, 0 if stream is None else stream.resume)
         if len(self._ended) > _MOST_TOMBSTONES:
             del self._ended[next(iter(self._ended))]
         if pieces is not None:
             held = [key for key, ended in self._ended.items() if ended.pieces is not None]
             for key in held[:-_MOST_HELD]:
-                self._ended[key] = self._ended[key]._replace(pieces=None)
+                self._ended[key] = self._ended[key].without_pieces()
 
     def install(self, number: int, members: Iterable[Address], context: Context) -> None:
         """End the connections with those that have left; nothing is sent to them any more (P-15)."""

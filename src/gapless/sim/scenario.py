@@ -70,8 +70,8 @@ class Outcome:
 
 
 def show_knobs(config: Config) -> str:
-    """Return the knobs that are not default as ``name=value`` words."""
-    default = Config().as_dict()
+    """Return the knobs that are not what the profile sets by itself as ``name=value`` words."""
+    default = {**Config.make(profile=config.profile).as_dict(), "profile": Config().profile}
     return " ".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in config.as_dict().items()

@@ -46,11 +46,7 @@ GROUP = group_id("gapless.sim")
 _ARRIVE, _TICK, _SEND, _DELIVER = range(4)
 _ASKED_FOR = ("send", "install")
 """The inputs that a script can get wrong; a refusal of one of these is the script's fault."""
-_SETTLE_EVERY = 16
-_MOST_EVENTS = 300_000
-_MOST_AT_ONCE = 20_000
 _MOST_DECODED = 256
-_RARELY = 0.25
 
 
 class Stage:
