@@ -40,7 +40,8 @@ def test_scenario(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scenario_says_what_it_is_about(path: Path) -> None:
     scenario = load(path)
-    assert any(word in "".join(scenario.notes) for word in ("N4-", "N7-", "NR-", "OL-", "U3-", "P-", "R-", "I-", "M-", "S4", "S13"))
+    about = ("N4-", "N7-", "NR-", "OL-", "U3-", "P-", "R-", "I-", "M-", "S4", "S13")
+    assert any(word in "".join(scenario.notes) for word in about)
     assert scenario.text() == path.read_text(encoding="utf-8")
     assert len(scenario.outcome) < 70
 
