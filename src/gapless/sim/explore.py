@@ -39,8 +39,9 @@ from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.sim.explore_bounds import Bounds
 from gapless.sim.explore_checks import CHECKS, Failure
-from gapless.sim.explore_steps import MEMBER_BITS, SPENT, SUBMIT, Bags, Bounds, Frames, Position, Step
+from gapless.sim.explore_steps import MEMBER_BITS, SPENT, SUBMIT, Bags, Frames, Position, Queues, Step
 from gapless.sim.naming import life_name
 
 if TYPE_CHECKING:
@@ -129,10 +130,12 @@ class Group:
     def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
         members = bounds.members()
         self.frames = Frames(members)
-        self.bags = Bags(bounds.in_flight)
+        self._keeps_order = bounds.keeps_order
+        self.bags = Queues(bounds.in_flight, self.frames) if self._keeps_order else Bags(bounds.in_flight)
         self.positions = [
             Position(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY) for me in members
         ]
+        self._readers = [at for at, position in enumerate(self.positions) if position.reads]
         self._shifts = [MEMBER_BITS * at for at in range(len(members))]
         self._bag_shift = MEMBER_BITS * len(members)
         self._recounted: dict[tuple[int, int, int], int] = {}
@@ -149,34 +152,57 @@ class Group:
         """Return every way on: the next state, and the fields of the move. A check that fails raises."""
         bag_shift, locals_ = self._bag_shift, self.locals(state)
         bag, members = state >> bag_shift, state & (1 << bag_shift) - 1
-        for at, position in enumerate(self.positions):
+        full = self._keeps_order and len(self.bags.frames[bag]) >= self.bags.limit
+        for at, position in enumerate(self.positions) if not full else ():
             for name, step in position.own_steps(locals_[at]):
-                if step.failures:
-                    raise _Violation(Move(name, at, ()), step.failures)
+                self._check(Move(name, at, ()), at, step, locals_)
                 moved = members + (step.after - locals_[at] << self._shifts[at])
                 for after, lost in self._send(bag, at, step, locals_):
                     yield moved + (after << bag_shift), name, at, lost
         for frame, rest in self.bags.without(bag):
-            yield members + (rest << bag_shift), DROP, frame, ()
             at = self.frames.target[frame]
-            step = self._arrive(frame, at, locals_)
+            step = self.positions[at].on_frame(locals_[at], frame)
+            self._check_claims(frame, locals_)
+            self._check(Move(DELIVER, frame, ()), at, step, locals_)
             moved = members + (step.after - locals_[at] << self._shifts[at])
             for after, lost in self._send(rest, at, step, locals_):
                 yield moved + (after << bag_shift), DELIVER, frame, lost
+            if self._keeps_order:
+                continue
+            yield members + (rest << bag_shift), DROP, frame, ()
             for after, lost in self._send(bag, at, step, locals_):
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
-    def _arrive(self, frame: int, at: int, locals_: list[int]) -> Step:
-        step = self.positions[at].on_frame(locals_[at], frame)
-        failures = step.failures
-        ack, source = self.frames.ack[frame], self.frames.source[frame]
-        delivered = self.positions[source].delivered[locals_[source]]
-        if ack > delivered:
-            who = life_name(self.positions[source].me)
-            failures = (Failure("S8", f"{who} acknowledges {ack} and has delivered {delivered}"), *failures)
+    def _check(self, move: Move, at: int, step: Step, locals_: list[int]) -> None:
+        """Raise if a step fails a check, or lets go of what somebody has not delivered."""
+        failures, position = step.failures, self.positions[at]
+        low = position.purged[step.after]
+        if low > position.purged[locals_[at]]:
+            short = [reader for reader in self._readers if reader != at and self._delivered(reader, locals_) < low]
+            who = life_name(position.me)
+            failures += tuple(
+                Failure("S9", f"{who} purges up to {low}, and {self._tell_delivered(other, locals_)}")
+                for other in short
+            )
         if failures:
-            raise _Violation(Move(DELIVER, frame, ()), failures)
-        return step
+            raise _Violation(move, failures)
+
+    def _check_claims(self, frame: int, locals_: list[int]) -> None:
+        """Raise if a frame that arrives is not true of its source, or of everybody."""
+        source, claim, stable = self.frames.source[frame], self.frames.claim[frame], self.frames.stable[frame]
+        if claim > self._delivered(source, locals_):
+            failure = Failure("S8", f"{self._tell_delivered(source, locals_)}, and acknowledges {claim}")
+            raise _Violation(Move(DELIVER, frame, ()), (failure,))
+        for reader in self._readers if stable else ():
+            if stable > self._delivered(reader, locals_):
+                failure = Failure("S8", f"{self._tell_delivered(reader, locals_)}, and {stable} is said to be stable")
+                raise _Violation(Move(DELIVER, frame, ()), (failure,))
+
+    def _delivered(self, at: int, locals_: list[int]) -> int:
+        return self.positions[at].delivered[locals_[at]]
+
+    def _tell_delivered(self, at: int, locals_: list[int]) -> str:
+        return f"{life_name(self.positions[at].me)} has delivered {self._delivered(at, locals_)}"
 
     def _send(self, bag: int, at: int, step: Step, locals_: list[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return what the bag may become when the member at ``at`` has taken ``step``."""
