@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     help="Who counts the votes, where a profile has votes.",
 )
 @click.option("--any-holder", is_flag=True, help="Ask any member for what is missing, not only its origin (nakack).")
+@click.option("--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment.")
 @click.option("--max-states", type=click.IntRange(1), default=None, help="Stop after so many states.")
 @json_option
 def explore(
@@ -46,6 +47,7 @@ def explore(
     ack_threshold: int,
     coordinator: Side,
     any_holder: bool,
+    forgets: bool,
     max_states: int | None,
     as_json: bool,
 ) -> int:
@@ -65,6 +67,7 @@ def explore(
         ack_threshold=ack_threshold,
         coordinator=coordinator,
         any_holder=any_holder,
+        forgets=forgets,
     )
     with progress_bar("states", None, quiet=as_json) as done:
         found = search(bounds, max_states=max_states, progress=done)

@@ -409,6 +409,8 @@ class Inbound:
         self.pieces.restore(pieces)  # type: ignore[arg-type]
         self._early = list(early)  # type: ignore[call-overload]
         self._looked = 0
+        if self.repairs is not None:
+            self.repairs.forget()
         if window is None:
             self.window = None
             return

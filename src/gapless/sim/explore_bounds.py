@@ -51,7 +51,8 @@ class Bounds(NamedTuple):
     """One search: its profile, one sender, and everything else in small numbers.
 
     ``coordinator`` is the side that counts the votes, where a profile has votes. ``any_holder`` lets a receiver ask
-    any member for what it misses (``xmit_from_random_member``), and the search tries each.
+    any member for what it misses (``xmit_from_random_member``), and the search tries each. ``forgets`` lets the
+    receiver of a connection remove it at any moment, as if it had been idle for long.
     """
 
     profile: str = "nakack4"
@@ -63,6 +64,7 @@ class Bounds(NamedTuple):
     use_mcast_xmit: RepairTo = "never"
     coordinator: Side = "sender"
     any_holder: bool = False
+    forgets: bool = False
 
     @property
     def config(self) -> Config:

@@ -61,8 +61,9 @@ def payload(seqno: int) -> bytes:
 class Sight(NamedTuple):
     """One member's side of the stream as the machine has it.
 
-    ``acks`` only at the sender. Of a connection that is not ``open`` here, ``aside`` is what is kept for it. ``stable``
-    is what this member knows to be so, ``voted`` the highest seqno that a vote told the coordinator of.
+    ``acks`` only at the sender. Of a connection that is not ``open`` here, all marks are where it is to go on, and
+    ``aside`` is what is kept for it. ``stable`` is what this member knows to be so, ``voted`` the highest seqno that a
+    vote told the coordinator of.
     """
 
     low: int
@@ -87,7 +88,9 @@ class Sight(NamedTuple):
         else:
             unknown = connections._unknown.get(origin)
             frames = () if unknown is None else unknown.frames
-            return cls(0, 0, 0, {}, {}, False, tuple((frame.run.first, frame.run.last) for frame in frames))
+            aside = tuple((frame.run.first, frame.run.last) for frame in frames)
+            resume = max((ended.resume for (peer, _), ended in connections._ended.items() if peer == origin), default=0)
+            return cls(resume, resume, resume, {}, {}, False, aside)
         low, delivered, high, held = _look(stream.window)
         acks = dict(stream.acks.items()) if isinstance(stream, Outbound) else {}
         return cls(low, delivered, high, held, acks, stable=stream.stable, voted=voted(member, origin))
@@ -137,6 +140,10 @@ class Witness(NamedTuple):
                         heard[peer] = max(heard[peer], delivered)
         return self._replace(given=given, told=told, stable=stable, heard=tuple(heard.items()))
 
+    def forget(self) -> Witness:
+        """Return what is proven after everything that was not delivered has been thrown away."""
+        return self._replace(given=self.given & (1 << self.delivered + 1) - 1, told=0)
+
     def has(self, seqno: int) -> bool:
         """Return whether ``seqno`` has come in as data."""
         return bool(self.given >> seqno & 1)
@@ -176,6 +183,11 @@ class Turn(NamedTuple):
     timer: str = ""
     to: Address | None = None
     keeps: bool = False
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a connection that was open is not any more."""
+        return self.before.open and not self.after.open
 
     @property
     def stores(self) -> bool:
@@ -255,7 +267,7 @@ def marks(turn: Turn) -> Iterator[str]:
     before, after = turn.before, turn.after
     if not after.low <= after.delivered <= after.high:
         yield f"low {after.low}, delivered {after.delivered}, high {after.high} are out of order"
-    for name in ("low", "delivered", "high"):
+    for name in ("low", "delivered", "high") if not turn.forgets else ("low", "delivered"):
         if getattr(after, name) < getattr(before, name):
             yield f"{name} falls from {getattr(before, name)} to {getattr(after, name)}"
     for member, ack in before.acks.items():
@@ -335,6 +347,8 @@ def acceptance(turn: Turn) -> Iterator[str]:
         aside, coming = [*before.aside, *coming], []
         right["early"] = ranges.count(aside[turn.capacity :])
     held, low, ceiling = set(before.held), before.low, before.delivered + turn.capacity
+    if turn.forgets:
+        held.clear()
     for seqno in (seqno for first, last in coming for seqno in range(first, last + 1)):
         if seqno <= low:
             right["old"] += 1

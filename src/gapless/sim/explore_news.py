@@ -68,11 +68,12 @@ def news(frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: S
         return frame._replace(repair=False)
     if isinstance(frame, Tail):
         low = frame.low if frame.low > witness.delivered else 0
-        high = frame.high if frame.high > witness.known else low
+        known = witness.delivered if bounds.forgets else witness.known
+        high = frame.high if frame.high > known else low
         draws_ack = bounds.row.acks != "asked"
         return frame._replace(low=low, high=high) if low or high or draws_ack else None
     if isinstance(frame, Gone):
-        return frame if frame.low > witness.delivered else None
+        return frame if frame.low > witness.delivered or bounds.forgets else None
     if isinstance(frame, Ack):
         return frame if frame.seqno > dict(witness.heard)[peer] else None
     if isinstance(frame, Vote):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.core.timers import GAP
+from gapless.core.timers import GAP, REAP
 from gapless.sim.explore_bounds import NOW_NS, Bounds, Told
 from gapless.sim.explore_checks import Failure, Sight, Turn, Witness, judge, payload
 from gapless.sim.explore_news import forget_old_news, news
@@ -233,6 +233,8 @@ class Position:
                 inputs = (SUBMIT, *inputs)
             if self._bounds.any_holder and GAP in inputs:
                 inputs = (*inputs, *(f"{GAP}{_TO}{life_name(peer)}" for peer in self._peers[1:]))
+            if self._bounds.forgets and self.reads and self._sights[local].open:
+                inputs = (*inputs, REAP)
             found = self._own[local] = tuple((name, self._take(local, name)) for name in inputs)
         return found
 
@@ -293,7 +295,7 @@ class Position:
             witness = witness.hear(peer, heard, self._origin)
         after = self._look(member)
         if not after.open:  # what is announced of a connection that is not known here is not heard
-            witness = witness._replace(told=0)
+            witness = witness._replace(told=0) if not self._sights[local].open else witness.forget()
         turn = Turn(
             self._bounds.capacity,
             self._sends,
@@ -367,12 +369,12 @@ class Position:
         said, witness = self._frames.said[frame], self._locals[local].witness
         told = (news(old, said.sender, self._bounds, witness, self._sights[local]) for old in said.frames)
         fresh = [new for new in told if new is not None]
-        if tuple(fresh) == said.frames:
+        if tuple(fresh) == said.frames and said.addressee is None:
             return frame
         nothing = Step(local, (), ())
         if not fresh:
             return SPENT if self.on_frame(local, frame) == nothing else frame
-        other = self._frames.number(self.me, encode(said.group, said.sender, fresh, said.addressee))
+        other = self._frames.number(self.me, encode(said.group, said.sender, fresh))
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
     def parted(self) -> Iterator[Failure]:
