@@ -484,11 +484,13 @@ class Outbound:
             self.stable,
             self._stands_still,
             tracked,
+            tuple(sorted(self._unconfirmed)),
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every timer due."""
-        window, acks, queue, tail, self.stable, stands_still, tracked = snapshot  # type: ignore[assignment]
+        window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed = snapshot  # type: ignore[assignment]
+        self._unconfirmed = set(unconfirmed)  # type: ignore[call-overload]
         self._tracked = dict(enumerate(tracked))  # type: ignore[arg-type]
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]

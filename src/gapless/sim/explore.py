@@ -125,7 +125,7 @@ class _Violation(Exception):  # noqa: N818 - a finding, not an error
 
 
 class Group:
-    """The members and the network; a state of both is one whole number, and 0 is where it begins."""
+    """The members and the network; a state of both is one whole number, and ``start`` is where it begins."""
 
     def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
         members = bounds.members()
@@ -139,6 +139,10 @@ class Group:
         self._shifts = [MEMBER_BITS * at for at in range(len(members))]
         self._bag_shift = MEMBER_BITS * len(members)
         self._recounted: dict[tuple[int, int, int], int] = {}
+        locals_ = [0] * len(members)
+        first = [frame for position in self.positions for frame in position.first_frames]
+        first_bag = self.bags.number([self.counts_as(frame, locals_) for frame in first])
+        self.start = first_bag << self._bag_shift
 
     def locals(self, state: int) -> list[int]:
         """Return the state of each member."""
@@ -231,7 +235,7 @@ class Group:
 
     def tell(self, moves: list[Move]) -> tuple[str, ...]:
         """Return moves from the beginning as a person reads them, with the frames as they were really sent."""
-        flying: list[int] = []
+        flying = [frame for position in self.positions for frame in position.first_frames]
         locals_ = [0] * len(self.positions)
         told = []
         for verb, subject, lost in moves:
@@ -274,8 +278,8 @@ class _Search:
     def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
         self.bounds = bounds
         self.group = Group(bounds, reduced=reduced)
-        self.numbers = {0: 0}
-        self.order = [0]
+        self.numbers = {self.group.start: 0}
+        self.order = [self.group.start]
         self.parents = array("I", [0])
         self.edges = array("I")
         self.ends = array("Q", [0])

@@ -18,6 +18,7 @@ from gapless.identity import Address, Marks, View, group_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gapless.core.ready import Ready
     from gapless.profiles import Profile
 
 FAMILY = (*PROFILES, *UNICASTS)
@@ -104,11 +105,10 @@ class Bounds(NamedTuple):
         sender, *receivers = self.members()
         return View.of(1, *((sender, *receivers) if self.coordinator == "sender" else (*receivers, sender)))
 
-    def member(self, me: Address) -> Member:
-        """Return a member of the one view, with every stream at its start."""
+    def member(self, me: Address) -> tuple[Member, Ready]:
+        """Return a member of the one view, with every stream at its start, and what it says when the view comes."""
         member = Member(me, group_id("explore"), self.config, Told(0), tracing=True)
-        member.install(self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0)))
-        return member
+        return member, member.install(self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0)))
 
 
 @cache

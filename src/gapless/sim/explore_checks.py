@@ -121,15 +121,15 @@ class Witness(NamedTuple):
         """Return what is proven after one more message was submitted."""
         return self._replace(submitted=self.submitted + 1)
 
-    def hear(self, peer: Address, frames: tuple[Frame, ...], origin: Address) -> Witness:
+    def hear(self, peer: Address, frames: tuple[Frame, ...], origin: Address, row: Profile) -> Witness:
         """Return what is proven of the stream of ``origin`` after ``peer`` has said ``frames``."""
         given, told, stable, heard = self.given, self.told, self.stable, dict(self.heard)
         for frame in frames:
             if isinstance(frame, Data):
                 given |= _bits(frame.run)
-            elif isinstance(frame, Tail):
+            elif isinstance(frame, Tail) and frame.origin == origin:
                 told = max(told, frame.high)
-            elif isinstance(frame, Ack):
+            elif isinstance(frame, Ack) and frame.origin == origin and row.release == "acks":
                 heard[peer] = max(heard[peer], frame.seqno)
             elif isinstance(frame, (Vote, Stable)):
                 for _, delivered, high in (entry for entry in frame.progress if entry.origin == origin):

@@ -66,7 +66,7 @@ def news(frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: S
     """Return what a frame still tells a member of which all is known; None if that is nothing."""
     if isinstance(frame, Data):
         return frame._replace(repair=False)
-    if isinstance(frame, Tail):
+    if isinstance(frame, Tail) and frame.start is None:
         low = frame.low if frame.low > witness.delivered else 0
         known = witness.delivered if bounds.forgets else witness.known
         high = frame.high if frame.high > known else low
@@ -74,7 +74,7 @@ def news(frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: S
         return frame._replace(low=low, high=high) if low or high or draws_ack else None
     if isinstance(frame, Gone):
         return frame if frame.low > witness.delivered or bounds.forgets else None
-    if isinstance(frame, Ack):
+    if isinstance(frame, Ack) and bounds.row.release == "acks":
         return frame if frame.seqno > dict(witness.heard)[peer] else None
     if isinstance(frame, Vote):
         heard = dict(witness.heard).get(peer, 0)

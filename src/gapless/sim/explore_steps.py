@@ -76,7 +76,7 @@ class Frames:
 
     def _claim(self, frame: Frame, kind: type[Vote | Stable]) -> int:
         if isinstance(frame, Ack):
-            return frame.seqno if kind is Vote else 0
+            return frame.seqno if kind is Vote and frame.origin == self._members[0] else 0
         if not isinstance(frame, kind):
             return 0
         return next((entry.delivered for entry in frame.progress if entry.origin == self._members[0]), 0)
@@ -208,8 +208,8 @@ class Position:
         self._keeps = bounds.row.release == "stability" and not bounds.config.discard_delivered
         self.reads = not self._sends if bounds.to is None else me == bounds.to
         self._peers = [member for member in bounds.members() if member != me]
-        self._member = bounds.member(me)
-        self._twin = bounds.member(me)
+        self._member, begun = bounds.member(me)
+        self._twin, _ = bounds.member(me)
         self._numbers: dict[_Local, int] = {}
         self._locals: list[_Local] = []
         self._sights: list[Sight] = []
@@ -220,6 +220,7 @@ class Position:
         self.purged: list[int] = []
         self.settled: list[bool] = []
         self.steps = 0
+        self.first_frames = self._sent(begun)
         self._intern(self._member, Witness(heard=tuple((member, 0) for member in bounds.voters(me))))
 
     # Steps
@@ -292,7 +293,7 @@ class Position:
             witness = witness.submit()
         elif isinstance(given, int):
             _, peer, heard, _ = self._frames.said[given]
-            witness = witness.hear(peer, heard, self._origin)
+            witness = witness.hear(peer, heard, self._origin, self._bounds.row)
         after = self._look(member)
         if not after.open:  # what is announced of a connection that is not known here is not heard
             witness = witness._replace(told=0) if not self._sights[local].open else witness.forget()
@@ -313,13 +314,17 @@ class Position:
             self._keeps,
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
+        number = self._intern(member, witness._replace(delivered=delivered))
+        return Step(number, self._sent(ready), judge(turn))
+
+    def _sent(self, ready: Ready) -> tuple[int, ...]:
+        """Return the frames that go out, one for each link."""
         sent = [
             self._frames.number(target, datagram)
             for to, datagram in ready.transmits
             for target in (self._peers if to is None else (to,))
         ]
-        number = self._intern(member, witness._replace(delivered=delivered))
-        return Step(number, tuple(sent if self._bounds.keeps_order else sorted(sent)), judge(turn))
+        return tuple(sent if self._bounds.keeps_order else sorted(sent))
 
     def _look(self, member: Member) -> Sight:
         return Sight.of(member, self._origin, self._bounds.to)
