@@ -55,7 +55,7 @@ _MOST_HELD = 16
 """Ended connections of which the pieces of an incomplete message are kept."""
 _MOST_TOMBSTONES = 4096
 """Ended connections that are remembered."""
-_MOST_QUESTIONS = 8
+MOST_QUESTIONS = 8
 """How often the first message of a connection is asked for before what is kept of it is dropped."""
 _DRAWN_BITS = 20
 
@@ -458,7 +458,7 @@ class Connections:
         for peer, unknown in list(self._unknown.items()):
             if unknown.due_ns > context.now_ns:
                 continue
-            if unknown.tries >= _MOST_QUESTIONS:
+            if unknown.tries >= MOST_QUESTIONS:
                 self._forget_unknown(peer, context)
                 continue
             unknown.tries += 1
@@ -486,7 +486,7 @@ class Connections:
             for origin, entry in self.incoming.items()
         )
         held = tuple(
-            (peer, unknown.epoch, unknown.tries > 0, *unknown.frames) for peer, unknown in self._unknown.items()
+            (peer, unknown.epoch, unknown.tries, *unknown.frames) for peer, unknown in self._unknown.items()
         )
         return (out, into, held, tuple(self._ended.items()), self._last_epoch)
 
@@ -504,7 +504,7 @@ class Connections:
             receiving = self.incoming[origin] = Incoming(0)
             receiving.state, receiving.stream = state, Inbound(origin, self.config, row, self._rng, 0, 0, epoch)
             receiving.stream.restore(stream)
-        for peer, epoch, asked, *frames in held:  # type: ignore[attr-defined]
+        for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
             unknown = self._unknown[peer] = _Unknown(epoch, 0)
-            unknown.tries, unknown.frames = int(asked), list(frames)
+            unknown.tries, unknown.frames = tries, list(frames)
         self._ended = dict(ended)  # type: ignore[call-overload]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges
 from gapless.core.outbound import Outbound
-from gapless.core.timers import TAIL
+from gapless.core.timers import GAP, TAIL
+from gapless.core.unicast import MOST_QUESTIONS
 from gapless.profiles import NAKACK4
 from gapless.sim.explore_news import voted
 from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
@@ -62,8 +63,8 @@ class Sight(NamedTuple):
     """One member's side of the stream as the machine has it.
 
     ``acks`` only at the sender. Of a connection that is not ``open`` here, all marks are where it is to go on, and
-    ``aside`` is what is kept for it. ``stable`` is what this member knows to be so, ``voted`` the highest seqno that a
-    vote told the coordinator of.
+    ``aside`` is what is kept for it, and its sender was asked for its beginning ``questions`` times. ``stable`` is what
+    this member knows to be so, ``voted`` the highest seqno that a vote told the coordinator of.
     """
 
     low: int
@@ -73,6 +74,7 @@ class Sight(NamedTuple):
     acks: dict[Address, int]
     open: bool = True
     aside: tuple[Range, ...] = ()
+    questions: int = 0
     stable: int = 0
     voted: int = 0
 
@@ -90,7 +92,7 @@ class Sight(NamedTuple):
             frames = () if unknown is None else unknown.frames
             aside = tuple((frame.run.first, frame.run.last) for frame in frames)
             resume = max((ended.resume for (peer, _), ended in connections._ended.items() if peer == origin), default=0)
-            return cls(resume, resume, resume, {}, {}, False, aside)
+            return cls(resume, resume, resume, {}, {}, False, aside, 0 if unknown is None else unknown.tries)
         low, delivered, high, held = _look(stream.window)
         acks = dict(stream.acks.items()) if isinstance(stream, Outbound) else {}
         return cls(low, delivered, high, held, acks, stable=stream.stable, voted=voted(member, origin))
@@ -186,8 +188,9 @@ class Turn(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether a connection that was open is not any more."""
-        return self.before.open and not self.after.open
+        """Whether a connection that was open is not any more, or what was kept for it is given up."""
+        asked_enough = self.timer == GAP and self.before.questions == MOST_QUESTIONS
+        return not self.after.open and (self.before.open or asked_enough)
 
     @property
     def stores(self) -> bool:
@@ -345,10 +348,10 @@ def acceptance(turn: Turn) -> Iterator[str]:
         coming = [*before.aside, *coming]
     else:
         aside, coming = [*before.aside, *coming], []
-        right["early"] = ranges.count(aside[turn.capacity :])
+        right["early"] = ranges.count(aside[turn.capacity :] if not turn.forgets else aside)
     held, low, ceiling = set(before.held), before.low, before.delivered + turn.capacity
     if turn.forgets:
-        held.clear()
+        held, aside = set(), []
     for seqno in (seqno for first, last in coming for seqno in range(first, last + 1)):
         if seqno <= low:
             right["old"] += 1

@@ -68,7 +68,7 @@ def news(frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: S
         return frame._replace(repair=False)
     if isinstance(frame, Tail) and frame.start is None:
         low = frame.low if frame.low > witness.delivered else 0
-        known = witness.delivered if bounds.forgets else witness.known
+        known = witness.delivered if bounds.forgets or not sight.open else witness.known
         high = frame.high if frame.high > known else low
         draws_ack = bounds.row.acks != "asked"
         return frame._replace(low=low, high=high) if low or high or draws_ack else None

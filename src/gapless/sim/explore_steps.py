@@ -296,7 +296,7 @@ class Position:
             witness = witness.hear(peer, heard, self._origin, self._bounds.row)
         after = self._look(member)
         if not after.open:  # what is announced of a connection that is not known here is not heard
-            witness = witness._replace(told=0) if not self._sights[local].open else witness.forget()
+            witness = witness._replace(told=0)
         turn = Turn(
             self._bounds.capacity,
             self._sends,
@@ -314,6 +314,8 @@ class Position:
             self._keeps,
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
+        if turn.forgets:
+            witness = witness.forget()
         number = self._intern(member, witness._replace(delivered=delivered))
         return Step(number, self._sent(ready), judge(turn))
 
@@ -372,9 +374,12 @@ class Position:
 
     def _compare(self, local: int, frame: int) -> int:
         said, witness = self._frames.said[frame], self._locals[local].witness
+        if said.addressee is not None:
+            to_all = self._frames.number(self.me, encode(said.group, said.sender, said.frames))
+            return self.alike(local, to_all) if self.on_frame(local, frame) == self.on_frame(local, to_all) else frame
         told = (news(old, said.sender, self._bounds, witness, self._sights[local]) for old in said.frames)
         fresh = [new for new in told if new is not None]
-        if tuple(fresh) == said.frames and said.addressee is None:
+        if tuple(fresh) == said.frames:
             return frame
         nothing = Step(local, (), ())
         if not fresh:
