@@ -1,31 +1,40 @@
-"""Exhaustive search: every behaviour of a small group, on the real machine.
+"""Exhaustive search: every behaviour of a small group, on the real machine, for every profile.
 
 One sender and a few receivers share one view; streams of different senders share no state, so one sender is enough. A
-state of the group is the state of each member and the bag of frames in flight. From every state the search goes
+state of the group is the state of each member and the bag of frames in flight; it begins with what the members say when
+the view comes. From every state the search goes
 
 - submitting the next message, while there is one (it may have to wait in the machine for room in the window);
 - delivering any frame, in any order; dropping any frame; delivering any frame and keeping it, which duplicates it;
-- firing any armed timer of any member.
+- firing any armed timer of any member, with every choice that it draws (``any_holder``);
+- if asked to, letting the receiver of a connection remove it (``forgets``).
 
 Time stands still, and every grace, rest and interval is over: since any timer may fire at any moment and also not fire
 for as long as one likes, every choice of time-outs is covered. What is not: a pass over the gaps, or a repair, that
 leaves out *part* of what it could name because that part rests; and ``auto`` repairs go to the one that asked, for the
-moment in which a second member may ask is over too. The network holds at most ``in_flight`` frames; of what goes out
-beyond that, every choice of what is lost is tried.
+moment in which a second member may ask is over too. The time between two acks of a connection is the one that is never
+over by itself: the ack waits for its timer. The network holds at most ``in_flight`` frames; of what goes out beyond
+that, every choice of what is lost is tried.
+
+A profile that repairs nothing has links that keep their order and lose nothing: only the first frame of a link can
+arrive. There ``in_flight`` bounds what members do by themselves: with so many frames in flight, one must arrive first.
 
 Every turn is judged by the checks of explore_checks.py. When no state is left, those from which the goal (everything
-delivered by everybody, acknowledged and purged) is out of reach are *traps* (L5): deadlocks and livelocks, and wake-ups
-that were lost. The search is breadth first, so what it finds it tells in the fewest steps.
+delivered by everybody, known to be so by all that hold it for others, and purged) is out of reach are *traps* (L5):
+deadlocks and livelocks, and wake-ups that were lost. The search is breadth first, so what it finds it tells in the
+fewest steps.
 
 Two reductions keep the number of states down without leaving a behaviour out; ``reduced=False`` does without them.
 Both say that old news is no news, and both rest on marks that only rise:
 
 - *In a member*: an announced high that the own high has passed, and an announced low that the own delivered mark has
-  passed, are forgotten. The machine uses them only as a maximum with those marks.
-- *In a frame*: a mark in a TAIL that its target has passed counts as 0; an ACK, or a GONE, that says nothing new does
-  not change its target, now or ever, so it counts as lost at once; whether data is marked as a repair influences only
-  the measured round trip, which is a time. The machine takes the step with and without, and only where both are the
-  same are the two frames taken for one; when the search is over each such pair is followed to every later state.
+  passed, are forgotten. The machine uses them only as a maximum with those marks. Of the highs in the votes of others
+  the coordinator uses only the maximum, and its own vote it takes anew each time.
+- *In a frame*: a mark in a TAIL, VOTE or STABLE that its target has passed counts as 0; an ACK, a GONE or a STABLE that
+  says nothing new does not change its target, now or ever, so it counts as lost at once; whether data is marked as a
+  repair influences only the measured round trip, which is a time; and to its target a frame for it alone is the same as
+  one for all. The machine takes the step with and without, and only where both are the same are the two frames taken
+  for one; when the search is over each such pair is followed to every later state.
 
 A frame that counts as lost leaves room for others, so the states that remain are states of the full search; and what a
 state can do with such a frame in the bag it can do as well, or better, without it.
@@ -149,7 +158,7 @@ class Group:
         return [state >> shift & _MEMBER_MASK for shift in self._shifts]
 
     def is_goal(self, state: int) -> bool:
-        """Return whether everything is delivered by everybody, acknowledged and purged."""
+        """Return whether everything is delivered by everybody, known to be so, and purged."""
         return all(position.settled[local] for position, local in zip(self.positions, self.locals(state), strict=True))
 
     def moves(self, state: int) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
@@ -351,7 +360,7 @@ class _Search:
         traps = safe.count(0)
         if traps:
             messages = self.bounds.messages
-            reason = f"from here no continuation delivers all {messages} messages to everybody and acknowledges them"
+            reason = f"from here no continuation delivers all {messages} messages and lets everybody know and forget"
             self.counterexample = Counterexample("L5", reason, self.group.tell(self._way(safe.index(0))))
         return traps
 

@@ -22,7 +22,7 @@ from gapless.sim.explore_news import voted
 from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gapless.core.inbound import Inbound
     from gapless.core.member import Member
@@ -89,7 +89,7 @@ class Sight(NamedTuple):
             stream = entry.stream
         else:
             unknown = connections._unknown.get(origin)
-            frames = () if unknown is None else unknown.frames
+            frames = () if unknown is None else unknown.frames.values()
             aside = tuple((frame.run.first, frame.run.last) for frame in frames)
             resume = max((ended.resume for (peer, _), ended in connections._ended.items() if peer == origin), default=0)
             return cls(resume, resume, resume, {}, {}, False, aside, 0 if unknown is None else unknown.tries)
@@ -142,9 +142,12 @@ class Witness(NamedTuple):
                         heard[peer] = max(heard[peer], delivered)
         return self._replace(given=given, told=told, stable=stable, heard=tuple(heard.items()))
 
-    def forget(self) -> Witness:
-        """Return what is proven after everything that was not delivered has been thrown away."""
-        return self._replace(given=self.given & (1 << self.delivered + 1) - 1, told=0)
+    def keep(self, aside: Iterable[Range]) -> Witness:
+        """Return what is proven of a connection that is not known: ``aside`` is what is kept, nothing else is heard."""
+        given = self.given & (1 << self.delivered + 1) - 1
+        for first, last in aside:
+            given |= (1 << last + 1) - (1 << first)
+        return self._replace(given=given, told=0)
 
     def has(self, seqno: int) -> bool:
         """Return whether ``seqno`` has come in as data."""
@@ -347,11 +350,10 @@ def acceptance(turn: Turn) -> Iterator[str]:
     if after.open:
         coming = [*before.aside, *coming]
     else:
-        aside, coming = [*before.aside, *coming], []
-        right["early"] = ranges.count(aside[turn.capacity :] if not turn.forgets else aside)
+        aside, coming = _set_aside(turn, coming, right), []
     held, low, ceiling = set(before.held), before.low, before.delivered + turn.capacity
     if turn.forgets:
-        held, aside = set(), []
+        held = set()
     for seqno in (seqno for first, last in coming for seqno in range(first, last + 1)):
         if seqno <= low:
             right["old"] += 1
@@ -371,8 +373,24 @@ def acceptance(turn: Turn) -> Iterator[str]:
     kept = {*after.held, *range(low + 1, after.delivered + 1)}
     if kept != held:
         yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(kept)}"
-    if after.aside != tuple(aside[: turn.capacity]):
-        yield f"should keep {aside[: turn.capacity]} for a connection, keeps {list(after.aside)}"
+    if list(after.aside) != aside:
+        yield f"should keep {aside} for a connection, keeps {list(after.aside)}"
+
+
+def _set_aside(turn: Turn, coming: list[Range], right: dict[str, int]) -> list[Range]:
+    """Return what is to be kept of a connection that is not known; count the rest by the right reason."""
+    aside = list(turn.before.aside)
+    if turn.forgets:
+        right["early"] += ranges.count(aside)
+        return []
+    for run in coming:
+        if run in aside:
+            right["duplicate"] += ranges.count([run])
+        elif len(aside) == turn.capacity:
+            right["early"] += ranges.count([run])
+        else:
+            aside.append(run)
+    return aside
 
 
 _REFUSALS = ("old", "duplicate", "far", "early")

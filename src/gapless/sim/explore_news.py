@@ -29,7 +29,7 @@ def forget_old_news(member: Member, bounds: Bounds) -> None:
             _forget_marks(stream)
         unknown = member.connections._unknown.get(origin)
         if unknown is not None:
-            unknown.frames = [frame._replace(repair=False) for frame in unknown.frames]
+            unknown.frames = {key: frame._replace(repair=False) for key, frame in unknown.frames.items()}
     if member.stability is not None and member.stability.is_coordinator:
         _forget_votes(member, origin)
 

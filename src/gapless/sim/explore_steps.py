@@ -295,8 +295,8 @@ class Position:
             _, peer, heard, _ = self._frames.said[given]
             witness = witness.hear(peer, heard, self._origin, self._bounds.row)
         after = self._look(member)
-        if not after.open:  # what is announced of a connection that is not known here is not heard
-            witness = witness._replace(told=0)
+        if not after.open:
+            witness = witness.keep(after.aside)
         turn = Turn(
             self._bounds.capacity,
             self._sends,
@@ -314,8 +314,6 @@ class Position:
             self._keeps,
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
-        if turn.forgets:
-            witness = witness.forget()
         number = self._intern(member, witness._replace(delivered=delivered))
         return Step(number, self._sent(ready), judge(turn))
 
