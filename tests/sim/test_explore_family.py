@@ -53,6 +53,8 @@ def test_the_profile_passes(profile: str, bounds: Bounds) -> None:
         *(SMALL._replace(profile=profile, messages=3, ack_threshold=2) for profile in CONNECTIONS),
         *(SMALL._replace(profile=profile, forgets=True) for profile in CONNECTIONS),
         SMALL._replace(profile="unicast3", messages=3, forgets=True, ack_threshold=2),
+        *(SMALL._replace(profile=profile, acknowledged=True) for profile in FAMILY),
+        PAIR._replace(profile="classic", acknowledged=True),
     ],
     ids=_name,
 )
@@ -202,6 +204,17 @@ def test_nobody_votes(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
 def test_a_lost_vote_is_not_repeated(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
     monkeypatch.setattr(Stability, "plan", _silent)
     _killed(SMALL._replace(profile=profile), "L5", 4)
+
+
+@pytest.mark.parametrize("profile", ["nakack4", "nakack", "classic"])
+def test_acknowledged_although_not_everybody_has_it(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+    def on_ack(original: Any, self: Outbound, peer: Address, seqno: int, *rest: Any) -> None:
+        original(self, peer, seqno, *rest)
+        if seqno:
+            self._tracked.clear()
+
+    _patch(monkeypatch, Outbound, "on_ack", on_ack)
+    _killed(PAIR._replace(profile=profile, acknowledged=True), "S8", 3)
 
 
 def test_a_holder_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

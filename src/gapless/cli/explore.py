@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--any-holder", is_flag=True, help="Ask any member for what is missing, not only its origin (nakack).")
 @click.option("--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment.")
+@click.option("--acknowledged", is_flag=True, help="Have the sender told when all have a message.")
 @click.option("--max-states", type=click.IntRange(1), default=None, help="Stop after so many states.")
 @json_option
 def explore(
@@ -48,6 +49,7 @@ def explore(
     coordinator: Side,
     any_holder: bool,
     forgets: bool,
+    acknowledged: bool,
     max_states: int | None,
     as_json: bool,
 ) -> int:
@@ -68,6 +70,7 @@ def explore(
         coordinator=coordinator,
         any_holder=any_holder,
         forgets=forgets,
+        acknowledged=acknowledged,
     )
     with progress_bar("states", None, quiet=as_json) as done:
         found = search(bounds, max_states=max_states, progress=done)

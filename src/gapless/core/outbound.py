@@ -22,7 +22,7 @@ the smallest receive buffer that a member has advertised (design rule 7).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
@@ -491,7 +491,7 @@ class Outbound:
         """Become what ``snapshot`` says, with every timer due."""
         window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed = snapshot  # type: ignore[assignment]
         self._unconfirmed = set(unconfirmed)  # type: ignore[call-overload]
-        self._tracked = dict(enumerate(tracked))  # type: ignore[arg-type]
+        self._tracked = {-at: last for at, last in enumerate(cast("tuple[int, ...]", tracked), 1)}
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]

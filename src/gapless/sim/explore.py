@@ -187,16 +187,17 @@ class Group:
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
     def _check(self, move: Move, at: int, step: Step, locals_: list[int]) -> None:
-        """Raise if a step fails a check, or lets go of what somebody has not delivered."""
+        """Raise if a step fails a check, or lets go, or calls acknowledged, what somebody has not delivered."""
         failures, position = step.failures, self.positions[at]
-        low = position.purged[step.after]
-        if low > position.purged[locals_[at]]:
-            short = [reader for reader in self._readers if reader != at and self._delivered(reader, locals_) < low]
-            who = life_name(position.me)
-            failures += tuple(
-                Failure("S9", f"{who} purges up to {low}, and {self._tell_delivered(other, locals_)}")
-                for other in short
-            )
+        for check, marks, what in (("S9", position.purged, "purged"), ("S8", position.reported, "called acknowledged")):
+            mark = marks[step.after]
+            if mark > marks[locals_[at]]:
+                short = (
+                    self._tell_delivered(reader, locals_)
+                    for reader in self._readers
+                    if reader != at and self._delivered(reader, locals_) < mark
+                )
+                failures += tuple(Failure(check, f"{what} up to {mark}, and {told}") for told in short)
         if failures:
             raise _Violation(move, failures)
 

@@ -53,7 +53,8 @@ class Bounds(NamedTuple):
 
     ``coordinator`` is the side that counts the votes, where a profile has votes. ``any_holder`` lets a receiver ask
     any member for what it misses (``xmit_from_random_member``), and the search tries each. ``forgets`` lets the
-    receiver of a connection remove it at any moment, as if it had been idle for long.
+    receiver of a connection remove it at any moment, as if it had been idle for long. ``acknowledged`` says that every
+    message is sent so that its sender is told when all have it.
     """
 
     profile: str = "nakack4"
@@ -66,6 +67,7 @@ class Bounds(NamedTuple):
     coordinator: Side = "sender"
     any_holder: bool = False
     forgets: bool = False
+    acknowledged: bool = False
 
     @property
     def config(self) -> Config:

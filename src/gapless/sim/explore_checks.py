@@ -17,7 +17,7 @@ from gapless.core import ranges
 from gapless.core.outbound import Outbound
 from gapless.core.timers import GAP, TAIL
 from gapless.core.unicast import MOST_QUESTIONS
-from gapless.profiles import NAKACK4
+from gapless.profiles import NAKACK4, ORDERED
 from gapless.sim.explore_news import voted
 from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
 
@@ -62,9 +62,10 @@ def payload(seqno: int) -> bytes:
 class Sight(NamedTuple):
     """One member's side of the stream as the machine has it.
 
-    ``acks`` only at the sender. Of a connection that is not ``open`` here, all marks are where it is to go on, and
-    ``aside`` is what is kept for it, and its sender was asked for its beginning ``questions`` times. ``stable`` is what
-    this member knows to be so, ``voted`` the highest seqno that a vote told the coordinator of.
+    ``acks`` only at the sender, and ``tracked``: the messages of which it is to say when all have them. Of a connection
+    that is not ``open`` here, all marks are where it is to go on, ``aside`` is what is kept for it, and its sender was
+    asked for its beginning ``questions`` times. ``stable`` is what this member knows to be so, ``voted`` the highest
+    seqno that a vote told the coordinator of.
     """
 
     low: int
@@ -77,6 +78,12 @@ class Sight(NamedTuple):
     questions: int = 0
     stable: int = 0
     voted: int = 0
+    tracked: tuple[int, ...] = ()
+
+    @property
+    def reported(self) -> int:
+        """Up to where a sender has said that all have its messages, if it is to say so."""
+        return min(self.tracked, default=self.high + 1) - 1
 
     @classmethod
     def of(cls, member: Member, origin: Address, to: Address | None = None) -> Sight:
@@ -94,8 +101,12 @@ class Sight(NamedTuple):
             resume = max((ended.resume for (peer, _), ended in connections._ended.items() if peer == origin), default=0)
             return cls(resume, resume, resume, {}, {}, False, aside, 0 if unknown is None else unknown.tries)
         low, delivered, high, held = _look(stream.window)
-        acks = dict(stream.acks.items()) if isinstance(stream, Outbound) else {}
-        return cls(low, delivered, high, held, acks, stable=stream.stable, voted=voted(member, origin))
+        acks: dict[Address, int] = {}
+        tracked: list[int] = []
+        if isinstance(stream, Outbound):
+            acks, tracked = dict(stream.acks.items()), sorted(stream._tracked.values())
+        known = voted(member, origin)
+        return cls(low, delivered, high, held, acks, stable=stream.stable, voted=known, tracked=tuple(tracked))
 
 
 def _look(window: Window | None) -> tuple[int, int, int, dict[int, bytes]]:
@@ -171,7 +182,7 @@ class Turn(NamedTuple):
     """One input to one member and what came of it. ``witness`` knows the input, and the output before this turn.
 
     ``timer`` is the one that fired, if that was the input; ``to`` the one that messages go to, if they do not go to
-    all; ``keeps`` says that a receiver holds what it has delivered until that is stable.
+    all; ``keeps`` says that a receiver holds what it has delivered until that is stable; ``peers`` are the others.
     """
 
     capacity: int
@@ -188,6 +199,7 @@ class Turn(NamedTuple):
     timer: str = ""
     to: Address | None = None
     keeps: bool = False
+    peers: tuple[Address, ...] = ()
 
     @property
     def forgets(self) -> bool:
@@ -301,16 +313,24 @@ def repair(turn: Turn) -> Iterator[str]:
     repairs = list(turn.sent(repair=True))
     sent = [seqno for _, seqno, _ in repairs]
     legal = [sorted((wanted | unasked) & stored) for unasked in _unasked(turn)]
+    askers = {turn.peer, turn.to}
+    if turn.timer == TAIL and turn.before.tracked and turn.to is None:
+        last, acks = (
+            turn.before.tracked[-1],
+            {peer: ack for peer, ack in turn.before.acks.items() if peer in turn.peers},
+        )
+        again = sorted(seqno for ack in acks.values() for seqno in range(ack + 1, last + 1) if seqno in stored)
+        legal, askers = [again, *(legal if turn.row is ORDERED else [])], set(acks)
     if sorted(sent) not in legal:
         yield f"asked for {sorted(wanted)} of {sorted(stored)}, repaired {sent}"
     for to, seqno, message in repairs:
         if message != payload(seqno):
             yield f"{seqno} is repaired as {message!r}, not as {payload(seqno)!r}"
-        if to is not None and to not in {turn.peer, turn.to}:
+        if to is not None and to not in askers:
             yield f"{seqno} is repaired to {to}, which did not ask"
-    again = [seqno for _, seqno, _ in turn.sent(repair=False) if seqno <= turn.before.high]
-    if again:
-        yield f"{again} is sent again and nobody asked"
+    old = [seqno for _, seqno, _ in turn.sent(repair=False) if seqno <= turn.before.high]
+    if old:
+        yield f"{old} is sent again and nobody asked"
 
 
 def _unasked(turn: Turn) -> list[set[int]]:

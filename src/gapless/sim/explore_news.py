@@ -74,8 +74,8 @@ def news(frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: S
         return frame._replace(low=low, high=high) if low or high or draws_ack else None
     if isinstance(frame, Gone):
         return frame if frame.low > witness.delivered or bounds.forgets else None
-    if isinstance(frame, Ack) and bounds.row.release == "acks":
-        return frame if frame.seqno > dict(witness.heard)[peer] else None
+    if isinstance(frame, Ack):
+        return frame if frame.seqno > sight.acks.get(peer, -1) else None
     if isinstance(frame, Vote):
         heard = dict(witness.heard).get(peer, 0)
         return frame._replace(progress=_risen(frame.progress, bounds, heard, max(sight.high, sight.voted)))

@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.timers import GAP, REAP
+from gapless.modes import Mode
 from gapless.sim.explore_bounds import NOW_NS, Bounds, Told
 from gapless.sim.explore_checks import Failure, Sight, Turn, Witness, judge, payload
 from gapless.sim.explore_news import forget_old_news, news
@@ -193,8 +194,8 @@ class _Local(NamedTuple):
 class Position:
     """One member as a table of steps, filled by the real machine where the search comes by.
 
-    ``delivered``, ``purged`` and ``settled`` say of each state how much came out, how much is held no more, and whether
-    this member has reached the goal.
+    ``delivered``, ``purged``, ``reported`` and ``settled`` say of each state how much came out, how much is held no
+    more, how much its sender has called acknowledged, and whether this member has reached the goal.
     """
 
     def __init__(self, me: Address, bounds: Bounds, frames: Frames, *, reduced: bool, recheck_every: int) -> None:
@@ -218,6 +219,7 @@ class Position:
         self._alike: list[dict[int, int]] = []
         self.delivered: list[int] = []
         self.purged: list[int] = []
+        self.reported: list[int] = []
         self.settled: list[bool] = []
         self.steps = 0
         self.first_frames = self._sent(begun)
@@ -279,7 +281,8 @@ class Position:
         if isinstance(given, int):
             return member.receive(self._frames.datagram[given], NOW_NS)
         if given == SUBMIT:
-            return member.send([payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to)
+            mode = Mode.ACKNOWLEDGED if self._bounds.acknowledged else Mode.ORDERED
+            return member.send([payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to, mode=mode)
         timer, _, holder = given.partition(_TO)
         assert isinstance(member._rng, Told)
         member._rng.pick = [life_name(peer) for peer in self._peers].index(holder) if holder else 0
@@ -312,6 +315,7 @@ class Position:
             given.partition(_TO)[0] if isinstance(given, str) and given != SUBMIT else "",
             self._bounds.to,
             self._keeps,
+            tuple(self._peers),
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
         number = self._intern(member, witness._replace(delivered=delivered))
@@ -349,13 +353,14 @@ class Position:
             self._alike.append({})
             self.delivered.append(witness.delivered)
             self.purged.append(sight.low if self._sends or self._keeps else 0)
+            self.reported.append(sight.reported if self._sends and self._bounds.acknowledged else 0)
             self.settled.append(self._has_settled(sight, witness))
         return found
 
     def _has_settled(self, sight: Sight, witness: Witness) -> bool:
         """Return whether this member has everything, knows that everybody has, and holds it no more."""
         messages, by_acks = self._bounds.messages, self._bounds.row.release == "acks"
-        if self._sends and not witness.submitted == sight.low == sight.high == messages:
+        if self._sends and (sight.tracked or not witness.submitted == sight.low == sight.high == messages):
             return False
         if self.reads and not witness.delivered == sight.delivered == messages:
             return False
