@@ -374,6 +374,18 @@ def test_p09_what_is_kept_of_an_unknown_connection_is_bounded() -> None:
 
 
 @pytest.mark.behaviour("P-09")
+def test_p09_duplicates_take_no_room_of_an_unknown_connection() -> None:
+    """Found by exhaustive search: copies of one message crowded out another, which then had to be asked for."""
+    group = pair(become_server_queue_size=3)
+    for seqno in (3, 3, 3, 2):
+        group.receive("b", A, one(A, seqno))
+    assert group["b"].counters["dropped.duplicate"] == 2
+    group.receive("b", A, one(A, 1, opens=True))
+    assert got(group, "b", "a") == numbers(1, 3)
+    assert "dropped.early" not in group["b"].counters
+
+
+@pytest.mark.behaviour("P-09")
 def test_p09_what_is_kept_expires_with_the_question() -> None:
     """Nobody ever answers: the question is put eight times, and then nothing is left."""
     group = pair(sync_min_interval="100ms")

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.config import PROFILES, UNICASTS
+
+if TYPE_CHECKING:
+    from gapless.sim.explore_bounds import Side
 
 
 @click.command()
+@click.option(
+    "--profile",
+    type=click.Choice((*PROFILES, *UNICASTS)),
+    default=PROFILES[0],
+    show_default=True,
+    help="The protocol; one of messages to one member sends them to the first receiver.",
+)
 @click.option("--receivers", type=click.IntRange(1, 4), default=2, show_default=True, help="Members that only receive.")
 @click.option("--capacity", type=click.IntRange(1, 64), default=2, show_default=True, help="Messages in a window.")
 @click.option("--messages", type=click.IntRange(1, 64), default=3, show_default=True, help="Messages that are sent.")
 @click.option("--in-flight", type=click.IntRange(1, 16), default=3, show_default=True, help="Frames the network holds.")
 @click.option("--ack-threshold", type=click.IntRange(1, 64), default=1, show_default=True, help="Messages per ack.")
+@click.option(
+    "--coordinator",
+    type=click.Choice(("sender", "receiver")),
+    default="sender",
+    show_default=True,
+    help="Who counts the votes, where a profile has votes.",
+)
+@click.option("--any-holder", is_flag=True, help="Ask any member for what is missing, not only its origin (nakack).")
+@click.option("--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment.")
+@click.option("--acknowledged", is_flag=True, help="Have the sender told when all have a message.")
 @click.option("--max-states", type=click.IntRange(1), default=None, help="Stop after so many states.")
 @json_option
 def explore(
+    *,
+    profile: str,
     receivers: int,
     capacity: int,
     messages: int,
     in_flight: int,
     ack_threshold: int,
+    coordinator: Side,
+    any_holder: bool,
+    forgets: bool,
+    acknowledged: bool,
     max_states: int | None,
     as_json: bool,
 ) -> int:
@@ -32,11 +61,16 @@ def explore(
     from gapless.sim.explore import Bounds, explore as search
 
     bounds = Bounds(
+        profile=profile,
         receivers=receivers,
         capacity=capacity,
         messages=messages,
         in_flight=in_flight,
         ack_threshold=ack_threshold,
+        coordinator=coordinator,
+        any_holder=any_holder,
+        forgets=forgets,
+        acknowledged=acknowledged,
     )
     with progress_bar("states", None, quiet=as_json) as done:
         found = search(bounds, max_states=max_states, progress=done)

@@ -399,16 +399,20 @@ class Inbound:
             self.pieces.snapshot(),
             tuple(self._early),
             self.stable,
+            self._turns % 2 if self.config.xmit_from_random_member else 0,
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
-        window, self.start, self.announced, self.gone, gaps, owed, pieces, early, self.stable = snapshot  # type: ignore[assignment]
+        window, self.start, self.announced, self.gone, gaps, owed, pieces, early, *rest = snapshot  # type: ignore[assignment]
+        self.stable, self._turns = rest  # type: ignore[assignment]
         self.gaps.restore(gaps)  # type: ignore[arg-type]
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]
         self._early = list(early)  # type: ignore[call-overload]
         self._looked = 0
+        if self.repairs is not None:
+            self.repairs.forget()
         if window is None:
             self.window = None
             return

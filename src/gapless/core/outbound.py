@@ -22,7 +22,7 @@ the smallest receive buffer that a member has advertised (design rule 7).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
@@ -322,7 +322,6 @@ class Outbound:
     def _see_to_the_end(self, context: Context) -> None:
         window = self.window
         tail = self.row.tail
-        marks = window.low, window.high
         starved, self.repairs.starved = self.repairs.starved, False
         if tail == "announce":
             self._announce_marks(context)
@@ -332,11 +331,16 @@ class Outbound:
             self._resend(window.low + 1, window.high, self.to, context)
         elif self._first_wanted:
             self._send_first(context)  # the budget had gone to the last one, which is of no use without the first
-        elif marks == self._seen:
+        elif self._stands_still:
             self._resend(window.high, window.high, self.to, context)
-        self._seen = marks
+        self._seen = window.low, window.high
         if self._tracked and self.to is None and not starved:
             self._resend_tracked(context)
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether the marks are those that the last look saw, where that matters."""
+        return self.row.tail == "resend last" and self._seen == (self.window.low, self.window.high)
 
     def _announce_marks(self, context: Context) -> None:
         """Announce low and high: to the one that is behind, or to all where nobody knows who is."""
@@ -478,18 +482,22 @@ class Outbound:
             self.queue.snapshot(),
             tail,
             self.stable,
-            self._seen,
+            self._stands_still,
             tracked,
+            tuple(sorted(self._unconfirmed)),
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every timer due."""
-        window, acks, queue, tail, self.stable, self._seen, tracked = snapshot  # type: ignore[assignment]
-        self._tracked = dict(enumerate(tracked))  # type: ignore[arg-type]
+        window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed = snapshot  # type: ignore[assignment]
+        self._unconfirmed = set(unconfirmed)  # type: ignore[call-overload]
+        self._tracked = {-at: last for at, last in enumerate(cast("tuple[int, ...]", tracked), 1)}
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]
         self.repairs.forget()
         self._tail_ns = 0 if tail else None
+        self._seen = (self.window.low, self.window.high) if stands_still else None
+        self._first_wanted = False
         self._stuck_since_ns = 0 if self.window.low < self.window.high else None
         self._pin_due_ns = None

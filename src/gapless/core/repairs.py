@@ -102,6 +102,7 @@ class Repairs:
         """Forget what was repaired lately: in an exhaustive search every moment may be over."""
         self._recent = []
         self._spent_bytes = 0
+        self.starved = False
 
 
 def send_repairs(

@@ -158,12 +158,13 @@ class Stability:
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value, without times."""
         votes = tuple((member, *sorted(table.items())) for member, table in sorted(self._votes.items()))
-        return (self.due_ns is not None, votes, tuple(sorted(self._stable.items())))
+        received = self._received, self._received_bytes
+        return (self.due_ns is not None, votes, tuple(sorted(self._stable.items())), received)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with the next vote due."""
-        due, votes, stable = snapshot
+        due, votes, stable, received = snapshot
         self.due_ns = 0 if due else None
         self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
         self._stable = dict(stable)  # type: ignore[call-overload]
-        self._received_bytes = self._received = 0
+        self._received, self._received_bytes = received  # type: ignore[misc]

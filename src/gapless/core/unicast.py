@@ -55,7 +55,7 @@ _MOST_HELD = 16
 """Ended connections of which the pieces of an incomplete message are kept."""
 _MOST_TOMBSTONES = 4096
 """Ended connections that are remembered."""
-_MOST_QUESTIONS = 8
+MOST_QUESTIONS = 8
 """How often the first message of a connection is asked for before what is kept of it is dropped."""
 _DRAWN_BITS = 20
 
@@ -112,14 +112,22 @@ class _Unknown:
 
     def __init__(self, epoch: int, due_ns: int) -> None:
         self.epoch = epoch
-        self.frames: list[Data] = []
+        self.frames: dict[tuple[int, int, bool], Data] = {}
         self.due_ns = due_ns
         self.tries = 0
 
     @property
     def opening(self) -> Data | None:
         """The first message of the connection, if it is here."""
-        return next((frame for frame in self.frames if frame.first), None)
+        return next((frame for frame in self.frames.values() if frame.first), None)
+
+    def hold(self, frame: Data) -> None:
+        """Keep a message; what is the same takes no room twice."""
+        self.frames[frame.run.first, frame.run.last, frame.first] = frame
+
+    def holds(self, frame: Data) -> bool:
+        """Return whether the same is here already."""
+        return (frame.run.first, frame.run.last, frame.first) in self.frames
 
 
 class _Tombstone(NamedTuple):
@@ -258,7 +266,7 @@ class Connections:
         unknown = self._unknown.get(sender)
         if unknown is not None and unknown.epoch == epoch:
             del self._unknown[sender]
-            for early in unknown.frames:
+            for early in unknown.frames.values():
                 entry.stream.on_data(early.run, early.repair, context)
         return entry
 
@@ -278,15 +286,17 @@ class Connections:
             return
         config = self.config
         most = config.become_server_queue_size if config.retransmits else config.capacity
-        if len(unknown.frames) < most:
-            unknown.frames.append(frame)
+        if unknown.holds(frame):
+            self._drop("duplicate", sender, frame, context)
+        elif len(unknown.frames) < most:
+            unknown.hold(frame)
         else:
             self._drop("early", sender, frame, context)
 
     def _forget_unknown(self, sender: Address, context: Context) -> None:
         """Drop what is kept of an epoch that is not confirmed, if there is one."""
         unknown = self._unknown.pop(sender, None)
-        for frame in () if unknown is None else unknown.frames:
+        for frame in () if unknown is None else unknown.frames.values():
             self._drop("early", sender, frame, context)
 
     @staticmethod
@@ -458,7 +468,7 @@ class Connections:
         for peer, unknown in list(self._unknown.items()):
             if unknown.due_ns > context.now_ns:
                 continue
-            if unknown.tries >= _MOST_QUESTIONS:
+            if unknown.tries >= MOST_QUESTIONS:
                 self._forget_unknown(peer, context)
                 continue
             unknown.tries += 1
@@ -486,7 +496,7 @@ class Connections:
             for origin, entry in self.incoming.items()
         )
         held = tuple(
-            (peer, unknown.epoch, unknown.tries > 0, *unknown.frames) for peer, unknown in self._unknown.items()
+            (peer, unknown.epoch, unknown.tries, *unknown.frames.values()) for peer, unknown in self._unknown.items()
         )
         return (out, into, held, tuple(self._ended.items()), self._last_epoch)
 
@@ -504,7 +514,9 @@ class Connections:
             receiving = self.incoming[origin] = Incoming(0)
             receiving.state, receiving.stream = state, Inbound(origin, self.config, row, self._rng, 0, 0, epoch)
             receiving.stream.restore(stream)
-        for peer, epoch, asked, *frames in held:  # type: ignore[attr-defined]
+        for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
             unknown = self._unknown[peer] = _Unknown(epoch, 0)
-            unknown.tries, unknown.frames = int(asked), list(frames)
+            unknown.tries = tries
+            for frame in frames:
+                unknown.hold(frame)
         self._ended = dict(ended)  # type: ignore[call-overload]

@@ -1,31 +1,40 @@
-"""Exhaustive search: every behaviour of a small group, on the real machine.
+"""Exhaustive search: every behaviour of a small group, on the real machine, for every profile.
 
 One sender and a few receivers share one view; streams of different senders share no state, so one sender is enough. A
-state of the group is the state of each member and the bag of frames in flight. From every state the search goes
+state of the group is the state of each member and the bag of frames in flight; it begins with what the members say when
+the view comes. From every state the search goes
 
 - submitting the next message, while there is one (it may have to wait in the machine for room in the window);
 - delivering any frame, in any order; dropping any frame; delivering any frame and keeping it, which duplicates it;
-- firing any armed timer of any member.
+- firing any armed timer of any member, with every choice that it draws (``any_holder``);
+- if asked to, letting the receiver of a connection remove it (``forgets``).
 
 Time stands still, and every grace, rest and interval is over: since any timer may fire at any moment and also not fire
 for as long as one likes, every choice of time-outs is covered. What is not: a pass over the gaps, or a repair, that
 leaves out *part* of what it could name because that part rests; and ``auto`` repairs go to the one that asked, for the
-moment in which a second member may ask is over too. The network holds at most ``in_flight`` frames; of what goes out
-beyond that, every choice of what is lost is tried.
+moment in which a second member may ask is over too. The time between two acks of a connection is the one that is never
+over by itself: the ack waits for its timer. The network holds at most ``in_flight`` frames; of what goes out beyond
+that, every choice of what is lost is tried.
+
+A profile that repairs nothing has links that keep their order and lose nothing: only the first frame of a link can
+arrive. There ``in_flight`` bounds what members do by themselves: with so many frames in flight, one must arrive first.
 
 Every turn is judged by the checks of explore_checks.py. When no state is left, those from which the goal (everything
-delivered by everybody, acknowledged and purged) is out of reach are *traps* (L5): deadlocks and livelocks, and wake-ups
-that were lost. The search is breadth first, so what it finds it tells in the fewest steps.
+delivered by everybody, known to be so by all that hold it for others, and purged) is out of reach are *traps* (L5):
+deadlocks and livelocks, and wake-ups that were lost. The search is breadth first, so what it finds it tells in the
+fewest steps.
 
 Two reductions keep the number of states down without leaving a behaviour out; ``reduced=False`` does without them.
 Both say that old news is no news, and both rest on marks that only rise:
 
 - *In a member*: an announced high that the own high has passed, and an announced low that the own delivered mark has
-  passed, are forgotten. The machine uses them only as a maximum with those marks.
-- *In a frame*: a mark in a TAIL that its target has passed counts as 0; an ACK, or a GONE, that says nothing new does
-  not change its target, now or ever, so it counts as lost at once; whether data is marked as a repair influences only
-  the measured round trip, which is a time. The machine takes the step with and without, and only where both are the
-  same are the two frames taken for one; when the search is over each such pair is followed to every later state.
+  passed, are forgotten. The machine uses them only as a maximum with those marks. Of the highs in the votes of others
+  the coordinator uses only the maximum, and its own vote it takes anew each time.
+- *In a frame*: a mark in a TAIL, VOTE or STABLE that its target has passed counts as 0; an ACK, a GONE or a STABLE that
+  says nothing new does not change its target, now or ever, so it counts as lost at once; whether data is marked as a
+  repair influences only the measured round trip, which is a time; and to its target a frame for it alone is the same as
+  one for all. The machine takes the step with and without, and only where both are the same are the two frames taken
+  for one; when the search is over each such pair is followed to every later state.
 
 A frame that counts as lost leaves room for others, so the states that remain are states of the full search; and what a
 state can do with such a frame in the bag it can do as well, or better, without it.
@@ -39,8 +48,9 @@ from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.sim.explore_bounds import Bounds
 from gapless.sim.explore_checks import CHECKS, Failure
-from gapless.sim.explore_steps import MEMBER_BITS, SPENT, SUBMIT, Bags, Bounds, Frames, Position, Step
+from gapless.sim.explore_steps import MEMBER_BITS, SPENT, SUBMIT, Bags, Frames, Position, Queues, Step
 from gapless.sim.naming import life_name
 
 if TYPE_CHECKING:
@@ -124,59 +134,89 @@ class _Violation(Exception):  # noqa: N818 - a finding, not an error
 
 
 class Group:
-    """The members and the network; a state of both is one whole number, and 0 is where it begins."""
+    """The members and the network; a state of both is one whole number, and ``start`` is where it begins."""
 
     def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
         members = bounds.members()
         self.frames = Frames(members)
-        self.bags = Bags(bounds.in_flight)
+        self._keeps_order = bounds.keeps_order
+        self.bags = Queues(bounds.in_flight, self.frames) if self._keeps_order else Bags(bounds.in_flight)
         self.positions = [
             Position(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY) for me in members
         ]
+        self._readers = [at for at, position in enumerate(self.positions) if position.reads]
         self._shifts = [MEMBER_BITS * at for at in range(len(members))]
         self._bag_shift = MEMBER_BITS * len(members)
         self._recounted: dict[tuple[int, int, int], int] = {}
+        locals_ = [0] * len(members)
+        first = [frame for position in self.positions for frame in position.first_frames]
+        first_bag = self.bags.number([self.counts_as(frame, locals_) for frame in first])
+        self.start = first_bag << self._bag_shift
 
     def locals(self, state: int) -> list[int]:
         """Return the state of each member."""
         return [state >> shift & _MEMBER_MASK for shift in self._shifts]
 
     def is_goal(self, state: int) -> bool:
-        """Return whether everything is delivered by everybody, acknowledged and purged."""
+        """Return whether everything is delivered by everybody, known to be so, and purged."""
         return all(position.settled[local] for position, local in zip(self.positions, self.locals(state), strict=True))
 
     def moves(self, state: int) -> Iterator[tuple[int, str, int, tuple[int, ...]]]:
         """Return every way on: the next state, and the fields of the move. A check that fails raises."""
         bag_shift, locals_ = self._bag_shift, self.locals(state)
         bag, members = state >> bag_shift, state & (1 << bag_shift) - 1
-        for at, position in enumerate(self.positions):
+        full = self._keeps_order and len(self.bags.frames[bag]) >= self.bags.limit
+        for at, position in enumerate(self.positions) if not full else ():
             for name, step in position.own_steps(locals_[at]):
-                if step.failures:
-                    raise _Violation(Move(name, at, ()), step.failures)
+                self._check(Move(name, at, ()), at, step, locals_)
                 moved = members + (step.after - locals_[at] << self._shifts[at])
                 for after, lost in self._send(bag, at, step, locals_):
                     yield moved + (after << bag_shift), name, at, lost
         for frame, rest in self.bags.without(bag):
-            yield members + (rest << bag_shift), DROP, frame, ()
             at = self.frames.target[frame]
-            step = self._arrive(frame, at, locals_)
+            step = self.positions[at].on_frame(locals_[at], frame)
+            self._check_claims(frame, locals_)
+            self._check(Move(DELIVER, frame, ()), at, step, locals_)
             moved = members + (step.after - locals_[at] << self._shifts[at])
             for after, lost in self._send(rest, at, step, locals_):
                 yield moved + (after << bag_shift), DELIVER, frame, lost
+            if self._keeps_order:
+                continue
+            yield members + (rest << bag_shift), DROP, frame, ()
             for after, lost in self._send(bag, at, step, locals_):
                 yield moved + (after << bag_shift), KEEP, frame, lost
 
-    def _arrive(self, frame: int, at: int, locals_: list[int]) -> Step:
-        step = self.positions[at].on_frame(locals_[at], frame)
-        failures = step.failures
-        ack, source = self.frames.ack[frame], self.frames.source[frame]
-        delivered = self.positions[source].delivered[locals_[source]]
-        if ack > delivered:
-            who = life_name(self.positions[source].me)
-            failures = (Failure("S8", f"{who} acknowledges {ack} and has delivered {delivered}"), *failures)
+    def _check(self, move: Move, at: int, step: Step, locals_: list[int]) -> None:
+        """Raise if a step fails a check, or lets go, or calls acknowledged, what somebody has not delivered."""
+        failures, position = step.failures, self.positions[at]
+        for check, marks, what in (("S9", position.purged, "purged"), ("S8", position.reported, "called acknowledged")):
+            mark = marks[step.after]
+            if mark > marks[locals_[at]]:
+                short = (
+                    self._tell_delivered(reader, locals_)
+                    for reader in self._readers
+                    if reader != at and self._delivered(reader, locals_) < mark
+                )
+                failures += tuple(Failure(check, f"{what} up to {mark}, and {told}") for told in short)
         if failures:
-            raise _Violation(Move(DELIVER, frame, ()), failures)
-        return step
+            raise _Violation(move, failures)
+
+    def _check_claims(self, frame: int, locals_: list[int]) -> None:
+        """Raise if a frame that arrives is not true of its source, or of everybody."""
+        source, claim, stable = self.frames.source[frame], self.frames.claim[frame], self.frames.stable[frame]
+        if claim > self._delivered(source, locals_):
+            failure = Failure("S8", f"{self._tell_delivered(source, locals_)}, and acknowledges {claim}")
+            raise _Violation(Move(DELIVER, frame, ()), (failure,))
+        for reader in self._readers if stable else ():
+            if stable > self._delivered(reader, locals_):
+                failure = Failure("S8", f"{self._tell_delivered(reader, locals_)}, and {stable} is said to be stable")
+                raise _Violation(Move(DELIVER, frame, ()), (failure,))
+
+    def _delivered(self, at: int, locals_: list[int]) -> int:
+        return self.positions[at].delivered[locals_[at]]
+
+    def _tell_delivered(self, at: int, locals_: list[int]) -> str:
+        return f"{life_name(self.positions[at].me)} has delivered {self._delivered(at, locals_)}"
 
     def _send(self, bag: int, at: int, step: Step, locals_: list[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return what the bag may become when the member at ``at`` has taken ``step``."""
@@ -205,7 +245,7 @@ class Group:
 
     def tell(self, moves: list[Move]) -> tuple[str, ...]:
         """Return moves from the beginning as a person reads them, with the frames as they were really sent."""
-        flying: list[int] = []
+        flying = [frame for position in self.positions for frame in position.first_frames]
         locals_ = [0] * len(self.positions)
         told = []
         for verb, subject, lost in moves:
@@ -248,8 +288,8 @@ class _Search:
     def __init__(self, bounds: Bounds, *, reduced: bool) -> None:
         self.bounds = bounds
         self.group = Group(bounds, reduced=reduced)
-        self.numbers = {0: 0}
-        self.order = [0]
+        self.numbers = {self.group.start: 0}
+        self.order = [self.group.start]
         self.parents = array("I", [0])
         self.edges = array("I")
         self.ends = array("Q", [0])
@@ -321,7 +361,7 @@ class _Search:
         traps = safe.count(0)
         if traps:
             messages = self.bounds.messages
-            reason = f"from here no continuation delivers all {messages} messages to everybody and acknowledges them"
+            reason = f"from here no continuation delivers all {messages} messages and lets everybody know and forget"
             self.counterexample = Counterexample("L5", reason, self.group.tell(self._way(safe.index(0))))
         return traps
 

@@ -12,28 +12,30 @@ states that came after.
 from __future__ import annotations
 
 from itertools import combinations
-from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.config import Config, RepairTo
-from gapless.core.member import Member
-from gapless.identity import Address, Marks, View, group_id
+from gapless.core.timers import GAP, REAP
+from gapless.modes import Mode
+from gapless.sim.explore_bounds import NOW_NS, Bounds, Told
 from gapless.sim.explore_checks import Failure, Sight, Turn, Witness, judge, payload
+from gapless.sim.explore_news import forget_old_news, news
 from gapless.sim.naming import kind_of, life_name, span_of, stream_of
 from gapless.wire.codec import decode, encode
-from gapless.wire.frames import Ack, Data, Gone, Tail
+from gapless.wire.frames import Ack, Stable, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gapless.core.member import Member
     from gapless.core.ready import Ready
+    from gapless.identity import Address
     from gapless.wire.frames import Datagram, Frame
-
-NOW_NS = 10**18
-"""The one moment at which everything happens; all that was ever planned is due."""
 
 SUBMIT = "submit"
 """The input of the application; the other inputs that need no frame are the names of timers."""
+
+_TO = " to "
+"""Stands between a timer and whom its holder chose to ask."""
 
 SPENT = -1
 """Stands for a frame that has nothing to say any more."""
@@ -42,37 +44,12 @@ MEMBER_BITS = 20
 """What the state of one member takes in the number of a state of the group."""
 
 
-class Bounds(NamedTuple):
-    """How large the world of one search is: one sender, and everything else in small numbers."""
-
-    receivers: int = 2
-    capacity: int = 2
-    messages: int = 3
-    in_flight: int = 3
-    ack_threshold: int = 1
-    use_mcast_xmit: RepairTo = "never"
-
-    def members(self) -> tuple[Address, ...]:
-        """Return the sender, then the receivers."""
-        return tuple(Address(node, 1) for node in range(1, self.receivers + 2))
-
-    def member(self, me: Address) -> Member:
-        """Return a member of the one view, with every stream at its start."""
-        config = Config(
-            capacity=self.capacity,
-            ack_threshold=self.ack_threshold,
-            use_mcast_xmit=self.use_mcast_xmit,
-            max_frame_bytes=256,
-            jitter_percent=0,
-        )
-        member = Member(me, group_id("explore"), config, Random(0), tracing=True)
-        members = self.members()
-        member.install(View.of(1, *members), NOW_NS, dict.fromkeys(members, Marks(0, 0, 0)))
-        return member
-
-
 class Frames:
-    """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members."""
+    """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members.
+
+    ``claim`` is how much of the sender's stream the source says it has delivered, ``stable`` how much it says that
+    everybody has.
+    """
 
     def __init__(self, members: tuple[Address, ...]) -> None:
         self._members = members
@@ -81,7 +58,8 @@ class Frames:
         self.target: list[int] = []
         self.datagram: list[bytes] = []
         self.said: list[Datagram] = []
-        self.ack: list[int] = []
+        self.claim: list[int] = []
+        self.stable: list[int] = []
 
     def number(self, target: Address, datagram: bytes) -> int:
         """Return the number of a datagram on its way to ``target``."""
@@ -93,8 +71,16 @@ class Frames:
             self.target.append(at)
             self.datagram.append(datagram)
             self.said.append(said)
-            self.ack.append(max((frame.seqno for frame in said.frames if isinstance(frame, Ack)), default=0))
+            self.claim.append(max((self._claim(frame, Vote) for frame in said.frames), default=0))
+            self.stable.append(max((self._claim(frame, Stable) for frame in said.frames), default=0))
         return found
+
+    def _claim(self, frame: Frame, kind: type[Vote | Stable]) -> int:
+        if isinstance(frame, Ack):
+            return frame.seqno if kind is Vote and frame.origin == self._members[0] else 0
+        if not isinstance(frame, kind):
+            return 0
+        return next((entry.delivered for entry in frame.progress if entry.origin == self._members[0]), 0)
 
     def name(self, number: int) -> str:
         """Return what a person calls the frame, such as ``DATA a1 a->b``."""
@@ -106,6 +92,8 @@ class Frames:
 def _name(frame: Frame) -> str:
     first, last = span_of(frame)
     origin, _ = stream_of(frame)
+    if isinstance(frame, (Vote, Stable)):
+        first, last = 0, max(entry.delivered for entry in frame.progress)
     return f"{kind_of(frame)} {life_name(origin)}{first}" + (f"..{last}" if last != first else "")
 
 
@@ -113,7 +101,7 @@ class Bags:
     """Every multiset of at most ``limit`` frames, by number; bag 0 is empty."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         self.frames: list[tuple[int, ...]] = [()]
         self._without: list[tuple[tuple[int, int], ...] | None] = [None]
@@ -121,12 +109,15 @@ class Bags:
 
     def number(self, frames: list[int]) -> int:
         """Return the number of a bag."""
-        ordered = tuple(sorted(frames))
+        ordered = self._ordered(frames)
         found = self._numbers.setdefault(ordered, len(self.frames))
         if found == len(self.frames):
             self.frames.append(ordered)
             self._without.append(None)
         return found
+
+    def _ordered(self, frames: list[int]) -> tuple[int, ...]:
+        return tuple(sorted(frames))
 
     def without(self, bag: int) -> tuple[tuple[int, int], ...]:
         """Return each distinct frame of a bag, with what remains when one copy of it is taken out."""
@@ -146,13 +137,42 @@ class Bags:
 
     def _add(self, bag: int, sent: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
         frames = self.frames[bag]
-        fitting = min(len(sent), self._limit - len(frames))
+        fitting = min(len(sent), self.limit - len(frames))
         seen: set[int] = set()
         for kept in combinations(range(len(sent)), fitting):
             after = self.number([*frames, *(sent[at] for at in kept)])
             if after not in seen:
                 seen.add(after)
                 yield after, tuple(frame for at, frame in enumerate(sent) if at not in kept)
+
+
+class Queues(Bags):
+    """The frames on every link in the order in which they were sent; only the first of a link can arrive.
+
+    Nothing is ever lost, so there is always room; ``limit`` holds for what members do by themselves.
+    """
+
+    def __init__(self, limit: int, frames: Frames) -> None:
+        super().__init__(limit)
+        self._link = frames
+
+    def _ordered(self, frames: list[int]) -> tuple[int, ...]:
+        return tuple(sorted(frames, key=lambda frame: (self._link.source[frame], self._link.target[frame])))
+
+    def without(self, bag: int) -> tuple[tuple[int, int], ...]:
+        """Return the first frame of each link, with what remains when it is taken out."""
+        found = self._without[bag]
+        if found is None:
+            frames = self.frames[bag]
+            heads: dict[tuple[int, int], int] = {}
+            for at, frame in enumerate(frames):
+                heads.setdefault((self._link.source[frame], self._link.target[frame]), at)
+            picks = [(frames[at], [*frames[:at], *frames[at + 1 :]]) for at in heads.values()]
+            found = self._without[bag] = tuple((frame, self.number(rest)) for frame, rest in picks)
+        return found
+
+    def _add(self, bag: int, sent: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        yield self.number([*self.frames[bag], *sent]), ()
 
 
 class Step(NamedTuple):
@@ -174,7 +194,8 @@ class _Local(NamedTuple):
 class Position:
     """One member as a table of steps, filled by the real machine where the search comes by.
 
-    ``delivered`` and ``settled`` say of each state how much came out, and whether this member has reached the goal.
+    ``delivered``, ``purged``, ``reported`` and ``settled`` say of each state how much came out, how much is held no
+    more, how much its sender has called acknowledged, and whether this member has reached the goal.
     """
 
     def __init__(self, me: Address, bounds: Bounds, frames: Frames, *, reduced: bool, recheck_every: int) -> None:
@@ -183,11 +204,13 @@ class Position:
         self._frames = frames
         self._reduced = reduced
         self._recheck_every = recheck_every
-        self._origin, *others = bounds.members()
+        self._origin = bounds.members()[0]
         self._sends = me == self._origin
+        self._keeps = bounds.row.release == "stability" and not bounds.config.discard_delivered
+        self.reads = not self._sends if bounds.to is None else me == bounds.to
         self._peers = [member for member in bounds.members() if member != me]
-        self._member = bounds.member(me)
-        self._twin = bounds.member(me)
+        self._member, begun = bounds.member(me)
+        self._twin, _ = bounds.member(me)
         self._numbers: dict[_Local, int] = {}
         self._locals: list[_Local] = []
         self._sights: list[Sight] = []
@@ -195,9 +218,12 @@ class Position:
         self._arrivals: list[dict[int, Step]] = []
         self._alike: list[dict[int, int]] = []
         self.delivered: list[int] = []
+        self.purged: list[int] = []
+        self.reported: list[int] = []
         self.settled: list[bool] = []
         self.steps = 0
-        self._intern(self._member, Witness(heard=tuple((member, 0) for member in others) if self._sends else ()))
+        self.first_frames = self._sent(begun)
+        self._intern(self._member, Witness(heard=tuple((member, 0) for member in bounds.voters(me))))
 
     # Steps
 
@@ -208,6 +234,10 @@ class Position:
             _, inputs, witness = self._locals[local]
             if self._sends and witness.submitted < self._bounds.messages:
                 inputs = (SUBMIT, *inputs)
+            if self._bounds.any_holder and GAP in inputs:
+                inputs = (*inputs, *(f"{GAP}{_TO}{life_name(peer)}" for peer in self._peers[1:]))
+            if self._bounds.forgets and self.reads and self._sights[local].open:
+                inputs = (*inputs, REAP)
             found = self._own[local] = tuple((name, self._take(local, name)) for name in inputs)
         return found
 
@@ -245,11 +275,18 @@ class Position:
         snapshot, armed, witness = self._locals[local]
         member.restore(snapshot)
         member._timers.restore(armed)
+        for stream in member.connections.inbounds():
+            # An ack that waits for the time between two acks may go out at any moment: its timer may fire.
+            stream.owed.sent_ns = NOW_NS
         if isinstance(given, int):
             return member.receive(self._frames.datagram[given], NOW_NS)
         if given == SUBMIT:
-            return member.send([payload(witness.submitted + 1)], NOW_NS)
-        return member.fire(given, NOW_NS)
+            mode = Mode.ACKNOWLEDGED if self._bounds.acknowledged else Mode.ORDERED
+            return member.send([payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to, mode=mode)
+        timer, _, holder = given.partition(_TO)
+        assert isinstance(member._rng, Told)
+        member._rng.pick = [life_name(peer) for peer in self._peers].index(holder) if holder else 0
+        return member.fire(timer, NOW_NS)
 
     def _judge(self, member: Member, local: int, given: str | int, ready: Ready) -> Step:
         peer: Address | None = None
@@ -259,34 +296,49 @@ class Position:
             witness = witness.submit()
         elif isinstance(given, int):
             _, peer, heard, _ = self._frames.said[given]
-            witness = witness.hear(peer, heard)
+            witness = witness.hear(peer, heard, self._origin, self._bounds.row)
+        after = self._look(member)
+        if not after.open:
+            witness = witness.keep(after.aside)
         turn = Turn(
             self._bounds.capacity,
             self._sends,
             peer,
             heard,
             self._sights[local],
-            Sight.of(member, self._origin),
+            after,
             witness,
             [(to, frame) for to, datagram in ready.transmits for frame in decode(datagram).frames],
             ready.deliveries,
             ready.trace,
+            self._bounds.row,
+            given.partition(_TO)[0] if isinstance(given, str) and given != SUBMIT else "",
+            self._bounds.to,
+            self._keeps,
+            tuple(self._peers),
         )
         delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
+        number = self._intern(member, witness._replace(delivered=delivered))
+        return Step(number, self._sent(ready), judge(turn))
+
+    def _sent(self, ready: Ready) -> tuple[int, ...]:
+        """Return the frames that go out, one for each link."""
         sent = [
             self._frames.number(target, datagram)
             for to, datagram in ready.transmits
             for target in (self._peers if to is None else (to,))
         ]
-        after = self._intern(member, witness._replace(delivered=delivered))
-        return Step(after, tuple(sorted(sent)), judge(turn))
+        return tuple(sent if self._bounds.keeps_order else sorted(sent))
+
+    def _look(self, member: Member) -> Sight:
+        return Sight.of(member, self._origin, self._bounds.to)
 
     def _intern(self, member: Member, witness: Witness) -> int:
         """Return the number of the state of ``member``."""
-        if self._reduced and not self._sends:
-            _forget_old_news(member, self._origin)
-            witness = witness.without_old_news()
-        sight, snapshot, armed = Sight.of(member, self._origin), member.snapshot(), member.armed()
+        if self._reduced:
+            forget_old_news(member, self._bounds)
+            witness = witness.without_old_news() if not self._sends else witness._replace(told=0)
+        sight, snapshot, armed = self._look(member), member.snapshot(), member.armed()
         member.restore(snapshot)
         # Restoring arms every timer that the state needs. One that was not armed must not come to life by that.
         local = _Local(snapshot, tuple(name for name in member.armed() if name in armed), witness)
@@ -294,16 +346,25 @@ class Position:
         if found == len(self._locals):
             assert member.snapshot() == snapshot, "what is restored is what was seen"
             assert not found >> MEMBER_BITS, "the state of a member fits its place"
-            messages = self._bounds.messages
-            stable = not self._sends or witness.submitted == sight.low == sight.high == messages
             self._locals.append(local)
             self._sights.append(sight)
             self._own.append(None)
             self._arrivals.append({})
             self._alike.append({})
             self.delivered.append(witness.delivered)
-            self.settled.append(stable and witness.delivered == messages)
+            self.purged.append(sight.low if self._sends or self._keeps else 0)
+            self.reported.append(sight.reported if self._sends and self._bounds.acknowledged else 0)
+            self.settled.append(self._has_settled(sight, witness))
         return found
+
+    def _has_settled(self, sight: Sight, witness: Witness) -> bool:
+        """Return whether this member has everything, knows that everybody has, and holds it no more."""
+        messages, by_acks = self._bounds.messages, self._bounds.row.release == "acks"
+        if self._sends and (sight.tracked or not witness.submitted == sight.low == sight.high == messages):
+            return False
+        if self.reads and not witness.delivered == sight.delivered == messages:
+            return False
+        return by_acks or sight.stable == messages
 
     # Old news
 
@@ -316,13 +377,17 @@ class Position:
 
     def _compare(self, local: int, frame: int) -> int:
         said, witness = self._frames.said[frame], self._locals[local].witness
-        news = [new for old in said.frames if (new := _news(old, said.sender, witness)) is not None]
-        if tuple(news) == said.frames:
+        if said.addressee is not None:
+            to_all = self._frames.number(self.me, encode(said.group, said.sender, said.frames))
+            return self.alike(local, to_all) if self.on_frame(local, frame) == self.on_frame(local, to_all) else frame
+        told = (news(old, said.sender, self._bounds, witness, self._sights[local]) for old in said.frames)
+        fresh = [new for new in told if new is not None]
+        if tuple(fresh) == said.frames:
             return frame
         nothing = Step(local, (), ())
-        if not news:
+        if not fresh:
             return SPENT if self.on_frame(local, frame) == nothing else frame
-        other = self._frames.number(self.me, encode(said.group, said.sender, news, said.addressee))
+        other = self._frames.number(self.me, encode(said.group, said.sender, fresh))
         return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
 
     def parted(self) -> Iterator[Failure]:
@@ -346,27 +411,3 @@ class Position:
     def _successors(self, local: int) -> set[int]:
         own = [step.after for _, step in self._own[local] or ()]
         return {*own, *(step.after for step in self._arrivals[local].values())} - {local}
-
-
-def _forget_old_news(member: Member, origin: Address) -> None:
-    """Let go of marks that were announced and then overtaken; every use of them takes the maximum with the mark."""
-    stream = member.inbound[origin]
-    assert stream.window is not None, "the digest tells every start"
-    if stream.announced <= stream.window.high:
-        stream.announced = 0
-    if stream.gone <= stream.window.delivered:
-        stream.gone = 0
-
-
-def _news(frame: Frame, peer: Address, witness: Witness) -> Frame | None:
-    """Return what a frame still tells a member of which ``witness`` knows everything; None if that is nothing."""
-    if isinstance(frame, Data):
-        return frame._replace(repair=False)
-    if isinstance(frame, Tail):
-        low = frame.low if frame.low > witness.delivered else 0
-        return frame._replace(low=low, high=frame.high if frame.high > witness.known else low)
-    if isinstance(frame, Gone):
-        return frame if frame.low > witness.delivered else None
-    if isinstance(frame, Ack):
-        return frame if frame.seqno > dict(witness.heard)[peer] else None
-    return frame
