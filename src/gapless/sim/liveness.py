@@ -57,8 +57,8 @@ def patience_ns(config: Config) -> int:
     return 2 * config.xmit_interval_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
 
 
-MOST_RECEIVERS = 4
-"""As many members may want the same repair of one sender at once; a group in the simulator has at most one more."""
+MOST_RECEIVERS = 8
+"""As many members may want the same repair of one sender at once, in a group with all that join it."""
 
 
 class _Due(Check):
