@@ -34,6 +34,7 @@ FIRST = (
         "gapless.core.window:Fixed.ceiling",
         "low + self.capacity",
         "low + max(1, self.capacity - 1)",
+        "nakack4",
     ),
     Mutant(
         "take over a gap",
@@ -48,6 +49,7 @@ FIRST = (
         "gapless.core.window:Window._add_between",
         "        if first > last:\n",
         "        self.high = max(self.high, run.last)\n        if first > last:\n",
+        "nakack4",
     ),
     Mutant(
         "duplicate stored",
@@ -98,12 +100,13 @@ FIRST = (
         "gapless.core.outbound:Outbound.install",
         "self.acks.adjust(members, high)",
         "self.acks.adjust([member for member in members if member != self.me], high)",
+        "nakack4",
     ),
     Mutant(
         "no second ack",
         "an announcement does not make the receiver repeat an ack that may have been lost",
         "gapless.core.inbound:Inbound.on_tail",
-        "self.ack_now = tail.start is not None or self.row.acks != \"asked\"",
+        'self.ack_now = tail.start is not None or self.row.acks != "asked"',
         "self.ack_now = tail.start is not None",
     ),
     # Gaps and tails
@@ -120,6 +123,7 @@ FIRST = (
         "gapless.core.gaps:Gaps.ask",
         "resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]",
         "resting = []\n        still = []",
+        "nakack4",
     ),
     Mutant(
         "asks once",
@@ -134,6 +138,7 @@ FIRST = (
         "gapless.core.gaps:Gaps._plan",
         "self._remembered = highest",
         "pass",
+        "nakack4",
     ),
     Mutant(
         "asks one too many",
@@ -170,6 +175,7 @@ FIRST = (
         "gapless.core.window:Window.get",
         "found.append(run.part(max(first, run.first), min(last, run.last)))",
         "found.append(run)",
+        "nakack4",
     ),
     Mutant(
         "repairs too little",
@@ -177,6 +183,7 @@ FIRST = (
         "gapless.core.outbound:Outbound.on_nak",
         "ranges.within(asked, self.window.low + 1, self.window.high)",
         "ranges.within(asked[1:] or asked, self.window.low + 1, self.window.high)",
+        "nakack4",
     ),
     Mutant(
         "suppressed for ever",
@@ -198,6 +205,7 @@ FIRST = (
         "gapless.core.repairs:Repairs.spend",
         "            self._spent_bytes = 0\n",
         "",
+        "nakack4",
     ),
     Mutant(
         "gone too far",
@@ -220,6 +228,7 @@ FIRST = (
         "gapless.core.outbound:Outbound.install",
         'self.release(context, "view")',
         "pass",
+        "nakack4",
     ),
     Mutant(
         "hole by cancel",

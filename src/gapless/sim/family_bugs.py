@@ -173,6 +173,7 @@ FAMILY = (
         "gapless.core.aside:Aside._floor",
         "seqno), seqno) - 1",
         "seqno), seqno - 1)",
+        "nakack4",
     ),
     Mutant(
         "aside waits for the departed",
@@ -206,22 +207,6 @@ FAMILY = (
         "unicast3",
     ),
     Mutant(
-        "first again",
-        "a message that is marked as the first starts a connection below what was delivered of it",
-        "gapless.core.unicast:Connections._open",
-        "start = max(start, frame.run.first - 1)",
-        "start = frame.run.first - 1",
-        "unicast3",
-    ),
-    Mutant(
-        "any close will do",
-        "the end of a former connection is taken for the end of the present one",
-        "gapless.core.unicast:Connections._on_close",
-        "elif entry is not None and entry.stream.epoch == epoch:",
-        "elif entry is not None:",
-        "unicast3",
-    ),
-    Mutant(
         "former life addressed",
         "a datagram for a former life of this member is taken in",
         "gapless.core.member:Member.receive",
@@ -247,8 +232,8 @@ FAMILY = (
     Mutant(
         "gap swallows the ack",
         "an ack that has to wait for the gap between two acks is forgotten",
-        "gapless.core.member:Member._send_acks",
-        "                self._owing[key] = stream\n",
+        "gapless.core.streams:Streams._settle",
+        "            self._owing[stream.key] = stream\n",
         "",
         "unicast3",
     ),
@@ -266,15 +251,7 @@ FAMILY = (
         "gapless.core.unicast:Connections._end_outgoing",
         "if first <= last:",
         "if False:",
-        "unicast",
-    ),
-    Mutant(
-        "early frames dropped",
-        "what came before the first message of a connection is dropped when that one is there",
-        "gapless.core.unicast:Connections._open",
-        "for early in unknown.frames:",
-        "for early in ():",
-        "unicast2",
+        "unicast3",
     ),
     # Order without retransmission
     Mutant(
@@ -307,22 +284,6 @@ FAMILY = (
         "gapless.core.early:Early.keep",
         "bounded = self.config.retransmits",
         "bounded = True",
-        "ordered",
-    ),
-    Mutant(
-        "switch loses the queue",
-        "what waits for its start is lost when retransmission is switched",
-        "gapless.core.inbound:Inbound.retune",
-        "            self.gaps.notice(0, now_ns)\n",
-        "            self.gaps.notice(0, now_ns)\n            self._early = []\n",
-        "ordered",
-    ),
-    Mutant(
-        "switch forgets the gap",
-        "a gap that is open when retransmission is switched is not watched any more",
-        "gapless.core.inbound:Inbound.retune",
-        "            self.look_for_gaps(now_ns)\n",
-        "            pass\n",
         "ordered",
     ),
     Mutant(

@@ -82,12 +82,13 @@ def named(name: str) -> Mutant:
 
 
 def hunt(mutant: Mutant, seeds: int) -> Verdict:
-    """Run seeds 0, 1, 2 … with the bug in place until a check fails."""
-    with planted(mutant):
-        for seed in range(seeds):
-            outcome = simulate(seed, profile=mutant.profile or None, hasty=True)
-            if outcome.violations:
-                return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
+    """Run seeds 0, 1, 2 … with the bug in place until a check fails; a seed that fails without it proves nothing."""
+    profile = mutant.profile or None
+    for seed in range(seeds):
+        with planted(mutant):
+            outcome = simulate(seed, profile=profile, hasty=True)
+        if outcome.violations and simulate(seed, profile=profile, hasty=True).ok:
+            return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
     return Verdict(mutant, "", 0, seeds)
 
 
