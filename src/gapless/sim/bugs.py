@@ -248,7 +248,7 @@ FIRST = (
     Mutant(
         "old life counts",
         "a frame of an older incarnation is taken for one of the present",
-        "gapless.core.member:Member.receive",
+        "gapless.core.member:Member.hear",
         "stream = self.inbound.get(sender)",
         "stream = next((s for o, s in self.inbound.items() if o.node == sender.node), None)",
     ),

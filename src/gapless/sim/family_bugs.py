@@ -209,7 +209,7 @@ FAMILY = (
     Mutant(
         "former life addressed",
         "a datagram for a former life of this member is taken in",
-        "gapless.core.member:Member.receive",
+        "gapless.core.member:Member.hear",
         "elif said.addressee is not None and said.addressee != self.me.incarnation:",
         "elif False:",
     ),
