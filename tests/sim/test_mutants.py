@@ -10,7 +10,10 @@ import pytest
 from gapless.core.window import Fixed
 from gapless.errors import LocalProtocolError
 from gapless.sim.checkers import CHECKS
+from gapless.sim.family import FAMILY
+from gapless.sim.judge import Violation
 from gapless.sim.mutants import MUTANTS, Mutant, hunt, hunt_all, named, planted
+from gapless.sim.run import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 MOST_SEEDS = 60
@@ -23,7 +26,11 @@ def test_the_checks_catch(mutant: Mutant) -> None:
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 49
+
+
+def test_every_profile_has_some() -> None:
+    assert {mutant.profile for mutant in MUTANTS} == {"", *FAMILY}
 
 
 def test_a_planted_bug_goes_away_again() -> None:
@@ -55,8 +62,15 @@ def test_a_harmless_change_survives() -> None:
     assert verdict.check == ""
 
 
+def test_a_seed_that_fails_by_itself_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = simulate(0)
+    failed.violations.append(Violation("S3", 0, "a", "broken"))
+    monkeypatch.setattr("gapless.sim.mutants.simulate", lambda seed, **options: failed)
+    assert hunt(named("ceiling+1"), 3).check == ""
+
+
 def test_the_page_lists_every_planted_bug() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    rows = [row for row in page.splitlines() if row.startswith("| ") and row.count("|") == 5]
-    listed = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
-    assert {mutant.name: mutant.bug for mutant in MUTANTS}.items() <= listed.items()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")]
+    listed = {(row[0], row[1], row[2]) for row in rows if len(row) == 5}
+    assert {(mutant.name, mutant.bug, mutant.profile or "any") for mutant in MUTANTS} <= listed

@@ -38,8 +38,10 @@ def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) ->
     if as_json:
         print_json(report)
     else:
-        rows = [(v.mutant.name, v.mutant.bug, v.check or "survived", v.seeds) for v in verdicts]
-        columns = ("planted bug", "what is wrong", "caught by", "seeds")
+        rows = [
+            (v.mutant.name, v.mutant.bug, v.mutant.profile or "any", v.check or "survived", v.seeds) for v in verdicts
+        ]
+        columns = ("planted bug", "what is wrong", "profile", "caught by", "seeds")
         console().print(make_table(f"{len(killed)} of {len(verdicts)} planted bugs caught", columns, rows))
     return 0 if len(killed) == len(verdicts) else 1
 
@@ -52,7 +54,14 @@ def _report(verdicts: list[Verdict], killed: list[Verdict], wall_s: float) -> di
         "median_seeds": median([verdict.seeds for verdict in killed]) if killed else None,
         "wall_seconds": round(wall_s, 3),
         "table": [
-            {"name": v.mutant.name, "bug": v.mutant.bug, "check": v.check, "seeds": v.seeds, "seed": v.seed}
+            {
+                "name": v.mutant.name,
+                "bug": v.mutant.bug,
+                "profile": v.mutant.profile,
+                "check": v.check,
+                "seeds": v.seeds,
+                "seed": v.seed,
+            }
             for v in verdicts
         ],
     }

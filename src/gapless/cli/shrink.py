@@ -49,8 +49,8 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     planted bug made it fail, with 2 if there is nothing to shrink.
     """
     config = read_config(profile, config_file, properties)
-    given = config_file is not None or properties is not None or profile is not None
-    if seed is None and given:
+    given = config_file is not None or properties is not None
+    if seed is None and (given or profile is not None):
         raise click.UsageError("knobs go with a SEED; a hunt for a planted bug draws them from its seeds")
     if all_mutants:
         if seed is not None or mutant:
@@ -64,7 +64,7 @@ def shrink(  # noqa: PLR0917 - one parameter per option
         return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
-    origin = Origin(seed, messages, members, config if given else None)
+    origin = Origin(seed, messages, members, config if given else None, profile)
     return _shrink_seed(origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json)
 
 

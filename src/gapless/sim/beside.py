@@ -95,6 +95,11 @@ class Connections(Check):
             for (sender, _), line in self.lines.items():
                 if sender == life.address and line.to == event.to and not line.ended:
                     line.ended = line.stream.high == event.last
+        elif isinstance(event, Connected) and event.outgoing and event.state == "closed" and event.peer != life.address:
+            # Of what waited all was given up, but for a message under way in pieces, which goes with its connection.
+            queue = self.queues.pop((life.address, event.peer), deque())
+            if len(queue) > 1:
+                self.say("L1", f"{life.name} ends its connection to {event.peer}, and {len(queue)} messages with it")
 
     def _give_up(self, queue: deque[Waiting], event: GivenUp, sender: Address, to: Address) -> None:
         """Take the messages of a send out that were not taken; one that is under way in pieces stays."""
@@ -122,6 +127,8 @@ class Connections(Check):
         elif isinstance(frame, Nak):
             self._nak_out(life, to, frame)
         elif isinstance(frame, Close) and (line := self.lines.get((life.address, frame.epoch))) is not None:
+            if not line.ended and line.delivered < line.stream.high:
+                self.say("L1", f"{life.name} closes its connection to {to} at {line.delivered}, and told nobody")
             line.ended = True
         asks = isinstance(frame, Nak) and frame.ranges
         if self.judge.resting and (asks or isinstance(frame, Data)):

@@ -322,6 +322,17 @@ class S9(Check):
         if owed_from is not None and upto > owed_from:
             self.fail(f"{life.name} misses up to {upto} of {event.origin}, which owes it all behind {owed_from}")
 
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:
+        """Who holds messages for others lets go of what is stable, and of more only for want of room."""
+        low = heard.marks.low
+        if not self.judge.keeps or self.judge.sheds or window.low <= max(low, heard.gone, heard.start):
+            return
+        others = (self.model.lives[member] for member in life.view_members if member not in {origin, life.address})
+        stable = min((other.has_taken(origin, life.epoch) for other in others), default=window.delivered)
+        held_bytes = len(heard.stream.content(low + 1, window.high)) + 2 * (window.high - low)
+        if window.low > stable and held_bytes + self.config.max_frame_bytes <= self.config.window_bytes:
+            self.fail(f"{life.name} lets {window.low} of {origin} go, but {stable} is stable, and there is room")
+
     def own_moved(self, life: Life, window: Window) -> None:
         """Compare low with the acks that have come in."""
         stream = life.stream
@@ -380,6 +391,10 @@ class S14(Check):
 
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """Now and then, measure everything."""
+        self.stepped(life)
+
+    def stepped(self, life: Life) -> None:
+        """The same for a member that has connections."""
         self._moves += 1
         if self._moves % self.every_moves == 0:
             self.measure(life)

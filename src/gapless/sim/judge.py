@@ -137,6 +137,7 @@ class Judge(Learner):
         self.by_view = config.row.numbering == "view"
         self.keeps = config.row.release == "stability" and not config.discard_delivered
         self.tuned = False
+        self.sheds = False
         self._called: list[Datagram] = []
         self._called_later: list[Data] = []
         self._too_late = 0

@@ -343,15 +343,17 @@ class Origin(NamedTuple):
     messages: int = MESSAGES
     members: int | None = None
     config: Config | None = None
+    profile: str | None = None
 
     @property
     def command(self) -> str:
         """The command that repeats the run."""
         messages = f" --messages {self.messages}" if self.messages != MESSAGES else ""
         members = f" --members {self.members}" if self.members is not None else ""
+        profile = f" --profile {self.profile}" if self.profile is not None else ""
         knobs = "" if self.config is None else ";".join(show_knobs(self.config).split())
         properties = f' --properties "{knobs}"' if knobs else ""
-        return f"gapless sim {self.seed}{messages}{members}{properties}"
+        return f"gapless sim {self.seed}{messages}{members}{profile}{properties}"
 
 
 @dataclass(slots=True)
@@ -392,7 +394,13 @@ class Shrunk:
 
 def recorded(origin: Origin, bug: str = "") -> tuple[Case, str]:
     """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
-    plan = draw(origin.seed, messages=origin.messages, members=origin.members, config=origin.config)
+    plan = draw(
+        origin.seed,
+        messages=origin.messages,
+        members=origin.members,
+        profile=origin.profile,
+        config=origin.config,
+    )
     with plant(bug):
         world = world_of(plan, record=True)
         try:
@@ -459,6 +467,7 @@ _HUNT = ((4, 60), (16, 60), (MESSAGES, 40))
 def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] | None = None) -> Shrunk | None:
     """Hunt a planted bug, shrink the first few seeds that it makes fail, and return the lightest; None if it lives."""
     tried = 0
+    profile = find_mutant(bug).profile or None
     for messages, seeds in _HUNT:
         found: list[Shrunk] = []
         for seed in range(seeds):
@@ -466,7 +475,7 @@ def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] |
             if progress is not None:
                 progress(tried)
             try:
-                shrunk = shrink_seed(Origin(seed, messages), bug=bug)
+                shrunk = shrink_seed(Origin(seed, messages, profile=profile), bug=bug)
             except NotReproducedError:
                 continue
             if shrunk is not None:

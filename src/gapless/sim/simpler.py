@@ -17,6 +17,7 @@ from gapless.sim.naming import node_name
 from gapless.sim.script import (
     ZERO,
     Cancel,
+    Close,
     Crash,
     Fate,
     Install,
@@ -29,6 +30,7 @@ from gapless.sim.script import (
     Script,
     Send,
     Start,
+    Tune,
     opening,
     payload,
 )
@@ -68,7 +70,12 @@ def drop_odds(search: Search) -> None:
 
 def drop_actions(search: Search) -> None:
     """Take out sends, then everything else that a script does, one by one and in pairs that belong together."""
-    for kinds in ((Send, Cancel), (Mark, Read, Note, Learn, Cancel), (Pause, Resume), (Crash, Start, Install, Note)):
+    for kinds in (
+        (Send, Cancel),
+        (Mark, Read, Note, Learn, Cancel, Close, Tune),
+        (Pause, Resume),
+        (Crash, Start, Install, Note),
+    ):
         droppable = [at for at, action in enumerate(search.script.actions) if isinstance(action, kinds)]
         actions = list(search.script.actions)
         search.minimise(droppable, lambda left, d=droppable, a=actions: _keeping(search, a, d, left))  # type: ignore[misc]
@@ -100,7 +107,7 @@ def _without(script: Script, node: str) -> Script:
     def stays(name: str) -> bool:
         return name.rstrip("'") != node
 
-    actions = [_leave_out(action, stays) for action in script.actions if stays(action.who)]
+    actions = [_leave_out(action, stays) for action in script.actions if stays(action.who) and stays(_peer(action))]
     return replace(
         script,
         actions=actions,
@@ -108,6 +115,12 @@ def _without(script: Script, node: str) -> Script:
         clocks={name: clock for name, clock in script.clocks.items() if stays(name)},
         late_ns={key: late_ns for key, late_ns in script.late_ns.items() if stays(key[0])},
     )
+
+
+def _peer(action: Action) -> str:
+    """Return the one member that an action is about beside the one that acts, if there is one."""
+    peer = action.to if isinstance(action, (Send, Close)) else None
+    return peer or ""
 
 
 def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
@@ -221,6 +234,7 @@ def _plainer_sends(send: Send) -> Iterator[Send]:
     yield send._replace(wait=True, timeout_ns=None, loopback=None, to="", mode=Mode.ORDERED)
     yield send._replace(wait=True, timeout_ns=None, loopback=None)
     yield send._replace(mode=Mode.ORDERED)
+    yield send._replace(to="")
     yield send._replace(loopback=None)
     if send.timeout_ns is not None:
         yield from (send._replace(timeout_ns=ms * NS_PER_MS) for ms in ROUND_MS[1:])
@@ -315,9 +329,11 @@ def _try_knob(search: Search, name: str, value: object) -> bool:
 def plain_settings(search: Search) -> None:
     """Set the seed of the members and the delay of the network to what they are without a line."""
     default = Script()
-    for fields in ({"seed": default.seed}, {"delay_ns": default.delay_ns}, {"only_loss": False}, {"rare": ()}):
+    plain = {"seed": default.seed, "delay_ns": default.delay_ns, "only_loss": False, "rare": (), "fifo": False}
+    for fields in ({name: value} for name, value in plain.items()):
         if any(getattr(search.script, name) != value for name, value in fields.items()):
             search.change(**fields)
+    search.minimise(search.script.rare, lambda left: _with(search, rare=tuple(left)))
     _attempt_first(
         search,
         (_with(search, calm_ns=ms * NS_PER_MS) for ms in ROUND_MS if ms * NS_PER_MS < search.script.calm_ns),
@@ -354,6 +370,8 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
             return action
         if isinstance(action, Install):
             return action._replace(who=new(action.who), members=tuple(map(new, action.members)))
+        if isinstance(action, (Send, Close)) and action.to:
+            return action._replace(who=new(action.who), to=new(action.to))
         return action._replace(who=new(action.who))
 
     def named(name: FrameName) -> FrameName:

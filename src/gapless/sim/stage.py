@@ -11,6 +11,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from gapless.core.rare import SHED
 from gapless.errors import LocalProtocolError
 from gapless.identity import group_id
 from gapless.run import Run
@@ -90,6 +91,7 @@ class Stage:
             calm_ns=script.calm_ns,
             bounds_ns=bounds_ns(config, script.delay_ns),
         )
+        self.judge.sheds = SHED in script.rare
         observer = self.judge.checks[-1]
         assert isinstance(observer, Observer)
         self.observer = observer
