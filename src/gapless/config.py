@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from gapless.errors import ConfigError
 from gapless.knobs import Knob, Value, choice, count, duration, flag, percent, size, unknown_knob
+from gapless.modes import MOST_OUT_OF_BAND
 from gapless.profiles import GROUP, ONE_TO_ONE, Profile
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Config:
         "report", get_args(OnStall), "Whether a stall is only reported, or also switches retransmission on."
     )
     max_out_of_band: int = count(
-        1024, "Out-of-band messages that may wait for acks; more have to wait.", minimum=1, maximum=65_536
+        1024, "Out-of-band messages that may wait for acks; more have to wait.", minimum=1, maximum=MOST_OUT_OF_BAND
     )
     conn_expiry_timeout_ns: int = duration("2min", "Idle time after which a connection is closing; 0 means never.")
     conn_close_timeout_ns: int = duration(

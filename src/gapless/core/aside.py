@@ -6,6 +6,7 @@ are members when it goes out, or for one member.
 
 On reception: what was not delivered before is delivered, in no order, across views (OL-12); in any case it is
 acknowledged, for the last ack may have been lost. The floor says what nobody will send again, and can be forgotten.
+What is further above it than any sender goes is dropped, or one could make others remember without end.
 
 On an ack from P: P is done with these numbers. When nobody is left, the message is forgotten and reported.
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges
 from gapless.core.ready import OUT_OF_BAND, UNRELIABLE, Accepted, Acknowledged, Delivery, GivenUp, Unacknowledged
+from gapless.modes import MOST_OUT_OF_BAND
 from gapless.run import NOT_BACK, Run
 from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable
 
@@ -200,16 +202,18 @@ class Aside:
     def on_message(self, frame: OutOfBand, context: Context) -> None:
         """Deliver what is new, and acknowledge all of it."""
         run = frame.run
-        seen = self._seen.get(run.origin, [])
-        fresh = ranges.minus([(run.first, run.last)], seen)
+        if run.last - frame.floor > _SPANS * MOST_OUT_OF_BAND:
+            context.drop("far aside", run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
+            return
+        seen = self._seen.setdefault(run.origin, [])
+        fresh = ranges.put(seen, run.first, run.last)
         for part in run.parts(fresh):
             context.step("STORE_ASIDE", run.origin, part.first, part.last, peer=run.origin)
             self._hand_out(Delivery(run.origin, part.first, part.last, part, OUT_OF_BAND), context)
         if not fresh:
             context.drop("duplicate aside", run.origin, run.first, run.last, peer=run.origin)
-        # Everything up to the floor is done with: one range says so, however many there were.
-        floor = [(1, frame.floor)] if frame.floor else []
-        self._seen[run.origin] = ranges.merged([*seen, (run.first, run.last), *floor])
+        if frame.floor:
+            ranges.put(seen, 1, frame.floor)  # all up to there is done with: one range says so, however many there were
         context.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
 
     def on_unreliable(self, frame: Unreliable, context: Context) -> None:

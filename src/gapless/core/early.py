@@ -27,6 +27,10 @@ _MOST_VIEWS = 2
 """How many views a datagram of a stranger outlasts, where nothing may be dropped."""
 
 
+def _name(frame: Data) -> tuple[Address, int, int]:
+    return frame.run.origin, frame.epoch, frame.run.first
+
+
 class Early:
     """The datagrams and messages that wait for a view."""
 
@@ -34,7 +38,7 @@ class Early:
         self.config = config
         self._kept: list[tuple[Datagram, int]] = []
         self._runs = 0
-        self._later: list[Data] = []
+        self._later: dict[tuple[Address, int, int], Data] = {}
         self._member = False
 
     def __len__(self) -> int:
@@ -57,12 +61,12 @@ class Early:
 
     def keep_later(self, frame: Data) -> bool:
         """Keep a message of a later view; return whether there was room for it, or it is here already."""
-        run = frame.run
-        if any((run.origin, run.first, frame.epoch) == (k.run.origin, k.run.first, k.epoch) for k in self._later):
+        name = _name(frame)
+        if name in self._later:
             return True
         if len(self._later) >= self.config.become_server_queue_size and self.config.retransmits:
             return False
-        self._later.append(frame)
+        self._later[name] = frame
         return True
 
     def take(self, view: View, context: Context) -> list[Datagram]:
@@ -95,7 +99,8 @@ class Early:
 
     def take_later(self, view: int, members: Container[Address], context: Context) -> list[Data]:
         """Return what was kept for ``view``; what is for later ones stays, and what is for earlier ones is dropped."""
-        kept, self._later = self._later, [frame for frame in self._later if frame.epoch > view]
+        kept = list(self._later.values())
+        self._later = {name: frame for name, frame in self._later.items() if frame.epoch > view}
         found: list[Data] = []
         for frame in kept:
             run = frame.run
@@ -107,10 +112,10 @@ class Early:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
-        return (tuple(self._kept), tuple(self._later), self._member)
+        return (tuple(self._kept), tuple(self._later.values()), self._member)
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says."""
         kept, later, self._member = snapshot  # type: ignore[assignment]
-        self._kept, self._later = list(kept), list(later)  # type: ignore[call-overload]
+        self._kept, self._later = list(kept), {_name(frame): frame for frame in later}  # type: ignore[call-overload, attr-defined]
         self._runs = sum(max(1, sum(isinstance(f, Data) for f in said.frames)) for said, _ in self._kept)

@@ -76,7 +76,7 @@ class Outbound:
         self._tracked: dict[int, int] = {}
         self.view = 0
         self._buffers: dict[Address, int] = {}
-        self._senders = 1
+        self.senders = 0  # nobody has said yet
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
         self._seen: tuple[int, int] | None = None
@@ -171,7 +171,7 @@ class Outbound:
         context.step("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
         if self._buffers.get(peer) != buffer_bytes:
             self._buffers[peer] = buffer_bytes
-            self.limit_bytes(self._senders)
+            self.limit_bytes(self.senders)
         if seqno >= self.starts[peer]:
             self._unconfirmed.discard(peer)
         if self.acks.ack(peer, seqno):
@@ -398,7 +398,7 @@ class Outbound:
         self.starts = {member: self.starts.get(member, high) for member in members}
         self._unconfirmed.intersection_update(members)
         self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
-        self.limit_bytes(self._senders)
+        self.limit_bytes(self.senders)
         self.acks.adjust(members, high)
         self.release(context, "view")
 
@@ -436,7 +436,7 @@ class Outbound:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
         self._buffers = before._buffers
-        self._senders = before._senders
+        self.senders = before.senders
 
     def retune(self, config: Config, now_ns: int) -> None:
         """Go on with retransmission switched on or off."""
@@ -448,11 +448,11 @@ class Outbound:
     def limit_bytes(self, senders: int) -> None:
         """Share the smallest advertised receive buffer among ``senders`` (design rule 7)."""
         config = self.config
-        self._senders = max(1, senders)
+        self.senders = max(1, senders)
         if self.row.release != "acks":
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
         smallest_bytes = min(self._buffers.values(), default=config.receive_buffer_bytes)
-        share_bytes = max(smallest_bytes // self._senders, config.max_frame_bytes)
+        share_bytes = max(smallest_bytes // self.senders, config.max_frame_bytes)
         self.window.max_bytes = min(config.window_bytes, share_bytes)
 
     def check_invariants(self) -> None:
@@ -496,6 +496,7 @@ class Outbound:
         self.acks.restore(acks)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]
         self.repairs.forget()
+        self.senders = 0
         self._tail_ns = 0 if tail else None
         self._seen = (self.window.low, self.window.high) if stands_still else None
         self._first_wanted = False

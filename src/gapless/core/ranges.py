@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +25,22 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
         else:
             result.append((first, last))
     return result
+
+
+def put(ranges: list[Range], first: int, last: int) -> list[Range]:
+    """Add ``first .. last`` to the merged ``ranges``, in place; return what of it was not in them."""
+    at = bisect_left(ranges, (first,))
+    if at and ranges[at - 1][1] >= first - 1:
+        at -= 1
+    end = bisect_right(ranges, (last + 1, last + 1), at)
+    while end < len(ranges) and ranges[end][0] <= last + 1:
+        end += 1
+    met = ranges[at:end]
+    fresh = minus([(first, last)], met)
+    if met:
+        first, last = min(first, met[0][0]), max(last, met[-1][1])
+    ranges[at:end] = [(first, last)]
+    return fresh
 
 
 def minus(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:

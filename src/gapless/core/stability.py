@@ -5,7 +5,8 @@ coordinator (the first member of the view) how far it has delivered each stream,
 
 On reception of a vote of this view: the coordinator keeps the newest vote of every member. The minimum of *delivered*
 over all members, never of what they have merely received (N7-25), is stable; when it has risen, it is told to all.
-A voter to whom it is no news is told again: it would not have voted had it heard.
+A voter to whom it is no news is told again of what it named: it would not have voted had it heard. A vote costs time by
+what it names, not by how many members there are: the minimum is looked for only when the last one at it has moved on.
 
 On reception of a stability message of this view: every stream is purged up to there, never beyond what was delivered
 here; what exists and is not here is a gap like any other.
@@ -22,12 +23,19 @@ from gapless.wire.codec import ADDRESSED_HEADER_BYTES, PROGRESS_BYTES, PROGRESS_
 from gapless.wire.frames import Progress, Stable, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from random import Random
 
     from gapless.config import Config
     from gapless.core.context import Context
     from gapless.identity import Address, Digest, View
+
+_UNKNOWN = (-1, 0)
+"""The entry of one who has not voted."""
+
+
+def _progress(digest: Digest) -> list[Progress]:
+    return [Progress(origin, marks.delivered, marks.high) for origin, marks in sorted(digest.items())]
 
 
 class Stability:
@@ -40,6 +48,9 @@ class Stability:
         self._view: View | None = None
         self._votes: dict[Address, dict[Address, tuple[int, int]]] = {}
         self._stable: dict[Address, tuple[int, int]] = {}
+        self._highs: dict[Address, int] = {}
+        # How many members hold each stream where it is: only when the last of them moves on, the minimum rises.
+        self._lagging: dict[Address, int] = {}
         self._received_bytes = 0
         self._received = 0
         self.due_ns: int | None = None
@@ -58,6 +69,8 @@ class Stability:
         self._view = view
         self._votes = {}
         self._stable = {}
+        self._highs = {}
+        self._lagging = dict.fromkeys(view.members, len(view.members))
         self.due_ns = None
         self._received_bytes = self._received = 0
 
@@ -83,10 +96,10 @@ class Stability:
         self.due_ns = None
         self._received_bytes = self._received = 0
         assert self._view is not None
-        progress = [Progress(origin, marks.delivered, marks.high) for origin, marks in sorted(digest.items())]
+        progress = _progress(digest)
         coordinator = self._view.members[0]
         if coordinator == self.me:
-            return self.on_vote(self.me, Vote(self.me, self._number, tuple(progress)), digest, context)
+            return self.on_vote(self.me, Vote(self.me, self._number, tuple(progress)), lambda: digest, context)
         for part in self._parts(progress):
             context.step("VOTE_OUT", self.me, peer=coordinator)
             context.transmit(coordinator, Vote(self.me, self._number, part))
@@ -97,43 +110,59 @@ class Stability:
         most = max(1, room_bytes // PROGRESS_BYTES)
         return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
 
-    def on_vote(self, peer: Address, vote: Vote, digest: Digest, context: Context) -> list[Progress]:
+    def on_vote(self, peer: Address, vote: Vote, digest: Callable[[], Digest], context: Context) -> list[Progress]:
         """Take a vote in; return what became stable by it."""
         if vote.view != self._number or not self.is_coordinator:
             context.drop("other view" if vote.view != self._number else "not mine", peer=peer)
             return []
-        assert self._view is not None
         context.step("VOTE_IN", self.me, peer=peer)
-        table = self._votes.setdefault(peer, {})
-        for origin, delivered, high in vote.progress:
-            before = table.get(origin, (0, 0))
-            table[origin] = max(before[0], delivered), max(before[1], high)
-        self._votes[self.me] = {origin: (marks.delivered, marks.high) for origin, marks in digest.items()}
-        fresh = self._risen()
+        moved = self._note(peer, vote.progress)
+        if peer != self.me and any(self._lagging.get(origin, 2) <= 1 for origin, *_ in vote.progress):
+            moved |= self._note(self.me, _progress(digest()))
+        fresh = self._risen(moved)
         if fresh:
             self._tell(None, fresh, context)
-        elif peer != self.me and self._stable:
-            self._tell(peer, [Progress(origin, *marks) for origin, marks in self._stable.items()], context)
+        elif peer != self.me:
+            told = ((origin, self._stable.get(origin, _UNKNOWN)) for origin, *_ in vote.progress)
+            self._tell(peer, [Progress(origin, *marks) for origin, marks in told if marks[1]], context)
         return fresh
 
-    def _risen(self) -> list[Progress]:
-        """Return the streams of which more is stable than was told, and learn it."""
-        assert self._view is not None
-        members = self._view.members
-        if any(member not in self._votes for member in members):
-            return []
-        fresh = []
-        for origin in members:
-            votes = [self._votes[member].get(origin) for member in members]
-            known = [vote for vote in votes if vote is not None]
-            if len(known) < len(members):
+    def _note(self, voter: Address, progress: Iterable[Progress]) -> dict[Address, None]:
+        """Let the entries of ``voter`` rise; return the streams of which one did. Those of no member are left out."""
+        table = self._votes.setdefault(voter, {})
+        moved: dict[Address, None] = {}
+        for origin, delivered, high in progress:
+            before = table.get(origin, _UNKNOWN)
+            if origin not in self._lagging or (delivered <= before[0] and high <= before[1]):
                 continue
-            stable = min(delivered for delivered, _ in known)
-            high = max(high for _, high in known)
-            if (stable, high) != self._stable.get(origin, (0, 0)):
-                self._stable[origin] = stable, high
-                fresh.append(Progress(origin, stable, high))
+            table[origin] = after = max(before[0], delivered), max(before[1], high)
+            self._highs[origin] = max(self._highs.get(origin, 0), high)
+            moved[origin] = None
+            if before[0] <= self._stable.get(origin, _UNKNOWN)[0] < after[0]:
+                self._lagging[origin] -= 1
+        return moved
+
+    def _risen(self, moved: Iterable[Address]) -> list[Progress]:
+        """Return those of ``moved`` of which more is stable, or exists, than was told, and learn it."""
+        fresh = []
+        for origin in moved:
+            before = self._stable.get(origin, _UNKNOWN)
+            if not self._lagging[origin]:
+                self._stable[origin] = min(table[origin][0] for table in self._votes.values()), self._highs[origin]
+                self._lagging[origin] = self._count_lagging(origin)
+            elif origin in self._stable:
+                self._stable[origin] = before[0], self._highs[origin]
+            after = self._stable.get(origin, _UNKNOWN)
+            if after != before and after[1]:
+                fresh.append(Progress(origin, *after))
         return fresh
+
+    def _count_lagging(self, origin: Address) -> int:
+        """Return how many members have not said that they went beyond what is stable: while some have not, it is."""
+        assert self._view is not None
+        stable = self._stable.get(origin, _UNKNOWN)[0]
+        votes = (self._votes.get(member, {}).get(origin, _UNKNOWN)[0] for member in self._view.members)
+        return sum(delivered <= stable for delivered in votes)
 
     def _tell(self, to: Address | None, progress: list[Progress], context: Context) -> None:
         for part in self._parts(sorted(progress)):
@@ -168,3 +197,8 @@ class Stability:
         self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
         self._stable = dict(stable)  # type: ignore[call-overload]
         self._received, self._received_bytes = received  # type: ignore[misc]
+        self._highs = {}
+        for table in self._votes.values():
+            for origin, (_, high) in table.items():
+                self._highs[origin] = max(self._highs.get(origin, 0), high)
+        self._lagging = {origin: self._count_lagging(origin) for origin in self._lagging}

@@ -239,8 +239,10 @@ class Streams:
     def _share_buffers(self, now_ns: int) -> None:
         """Divide the receivers' buffers by the number of members that are sending just now."""
         self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < _ACTIVE_NS}
+        senders = 1 + len(self._active)
         for stream in self._outbounds():
-            stream.limit_bytes(1 + len(self._active))
+            if stream.senders != senders:
+                stream.limit_bytes(senders)
 
     def _trace_marks(self, context: Context) -> None:
         traced = self._traced

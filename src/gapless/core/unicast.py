@@ -162,6 +162,7 @@ class Connections:
         self._asked_ns: dict[Address, int] = {}
         self._ended: dict[tuple[Address, int], _Tombstone] = {}
         self._last_epoch = CONNECTION
+        self._reap_ns: int | None = None
         self.view = 0
 
     def outbounds(self) -> list[Outbound]:
@@ -189,11 +190,14 @@ class Connections:
         entry.stream.view = self.view
         entry.stream.connect()
         entry.pieces = Pieces(config.max_message_bytes, ONE, epoch)
+        self._expect(entry)
         return entry
 
     def touch(self, to: Address, context: Context) -> None:
         """Note that a message to ``to`` has got its number: a connection that was closing is open again."""
-        if self.outgoing[to].touch(context.now_ns):
+        entry = self.outgoing[to]
+        if entry.touch(context.now_ns):
+            self._expect(entry)
             context.event(Connected(to, State.OPEN, True))
 
     def _new_epoch(self, now_ns: int) -> int:
@@ -221,6 +225,7 @@ class Connections:
                 return None
         if isinstance(frame, Data):
             if entry.touch(context.now_ns):
+                self._expect(entry)
                 context.event(Connected(sender, entry.state, False))
             entry.stream.on_data(frame.run, frame.repair, context)
         elif isinstance(frame, Tail):
@@ -259,6 +264,7 @@ class Connections:
         if isinstance(frame, Data) and frame.first:
             start = max(start, frame.run.first - 1)
         entry = self.incoming[sender] = Incoming(context.now_ns)
+        self._expect(entry)
         entry.stream = Inbound(sender, self.config, self.config.unicast_row, self._rng, start, 0, epoch)
         if ended is not None and ended.pieces is not None and start == ended.resume:
             entry.stream.pieces.restore(ended.pieces)
@@ -353,10 +359,10 @@ class Connections:
         if entry is not None and entry.state is State.OPEN:
             self._begin_to_close(peer, entry, context)
 
-    @staticmethod
-    def _begin_to_close(peer: Address, entry: Outgoing | Incoming, context: Context) -> None:
+    def _begin_to_close(self, peer: Address, entry: Outgoing | Incoming, context: Context) -> None:
         entry.state = State.CLOSING
         entry.since_ns = context.now_ns
+        self._expect(entry)
         context.event(Connected(peer, entry.state, isinstance(entry, Outgoing)))
 
     def _end_outgoing(self, peer: Address, reason: str, context: Context, *, say: bool) -> None:
@@ -429,9 +435,14 @@ class Connections:
 
     @property
     def reap_due_ns(self) -> int | None:
-        """When the next connection comes into its next state."""
-        entries: list[Outgoing | Incoming] = [*self.outgoing.values(), *self.incoming.values()]
-        return min((due_ns for entry in entries if (due_ns := entry.due_ns(self.config)) is not None), default=None)
+        """When to look for a connection that comes into its next state: never too late, at worst when none does yet."""
+        return self._reap_ns if self.outgoing or self.incoming else None
+
+    def _expect(self, entry: _Entry) -> None:
+        """Plan to look when ``entry`` comes into its next state; activity only puts that off, and costs nothing."""
+        due_ns = entry.due_ns(self.config)
+        if due_ns is not None and (self._reap_ns is None or due_ns < self._reap_ns):
+            self._reap_ns = due_ns
 
     def reap(self, context: Context) -> None:
         """Let idle connections close, and remove those that have been closing for long enough."""
@@ -451,6 +462,12 @@ class Connections:
                     entry.since_ns = context.now_ns  # to remove it would be to flood the application, or to lose pieces
                 else:
                     self._bury(peer, context, say=True)
+        self._expect_all()
+
+    def _expect_all(self) -> None:
+        self._reap_ns = None
+        for entry in (*self.outgoing.values(), *self.incoming.values()):
+            self._expect(entry)
 
     def _is_due(self, entry: _Entry, now_ns: int) -> bool:
         due_ns = entry.due_ns(self.config)
@@ -520,3 +537,4 @@ class Connections:
             for frame in frames:
                 unknown.hold(frame)
         self._ended = dict(ended)  # type: ignore[call-overload]
+        self._expect_all()
