@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from gapless.sim.bugs import Mutant
     from gapless.sim.judge import Violation
-    from gapless.sim.mutants import Mutant
 
 RULE = "----"
 """The line between the script and its outcome."""
