@@ -9,10 +9,11 @@ import pytest
 
 from gapless.core.window import Fixed
 from gapless.errors import LocalProtocolError
+from gapless.sim.bugs import Mutant
 from gapless.sim.checkers import CHECKS
 from gapless.sim.family import FAMILY
 from gapless.sim.judge import Violation
-from gapless.sim.mutants import MUTANTS, Mutant, hunt, hunt_all, named, planted
+from gapless.sim.mutants import MUTANTS, hunt, hunt_all, named, planted
 from gapless.sim.run import simulate
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
