@@ -340,7 +340,7 @@ class Member(Streams):
         elif self.stability is None:
             context.drop("stability", origin, peer=sender)
         elif isinstance(frame, Vote):
-            self._on_stable(self.stability.on_vote(sender, frame, self.digest, context), context)
+            self._on_stable(self.stability.on_vote(sender, frame, self._marks, context), context)
         elif isinstance(frame, Stable) and self.stability.accepts(sender, frame, context):
             self._on_stable(frame.progress, context)
         return None

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.core.context import Context
-    from gapless.identity import Address, Digest, View
+    from gapless.identity import Address, Digest, Marks, View
 
 _UNKNOWN = (-1, 0)
 """The entry of one who has not voted."""
 
 
-def _progress(digest: Digest) -> list[Progress]:
-    return [Progress(origin, marks.delivered, marks.high) for origin, marks in sorted(digest.items())]
+def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[Progress]:
+    return [Progress(origin, marks.delivered, marks.high) for origin, marks in digest]
 
 
 class Stability:
@@ -96,10 +96,10 @@ class Stability:
         self.due_ns = None
         self._received_bytes = self._received = 0
         assert self._view is not None
-        progress = _progress(digest)
+        progress = _progress(sorted(digest.items()))
         coordinator = self._view.members[0]
         if coordinator == self.me:
-            return self.on_vote(self.me, Vote(self.me, self._number, tuple(progress)), lambda: digest, context)
+            return self.on_vote(self.me, Vote(self.me, self._number, tuple(progress)), digest.get, context)
         for part in self._parts(progress):
             context.step("VOTE_OUT", self.me, peer=coordinator)
             context.transmit(coordinator, Vote(self.me, self._number, part))
@@ -110,15 +110,18 @@ class Stability:
         most = max(1, room_bytes // PROGRESS_BYTES)
         return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
 
-    def on_vote(self, peer: Address, vote: Vote, digest: Callable[[], Digest], context: Context) -> list[Progress]:
-        """Take a vote in; return what became stable by it."""
+    def on_vote(
+        self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], context: Context
+    ) -> list[Progress]:
+        """Take a vote in; return what became stable by it. The own marks of the streams it names count anew."""
         if vote.view != self._number or not self.is_coordinator:
             context.drop("other view" if vote.view != self._number else "not mine", peer=peer)
             return []
         context.step("VOTE_IN", self.me, peer=peer)
         moved = self._note(peer, vote.progress)
-        if peer != self.me and any(self._lagging.get(origin, 2) <= 1 for origin, *_ in vote.progress):
-            moved |= self._note(self.me, _progress(digest()))
+        if peer != self.me:
+            own = ((origin, marks(origin)) for origin, *_ in vote.progress)
+            moved |= self._note(self.me, _progress((origin, found) for origin, found in own if found is not None))
         fresh = self._risen(moved)
         if fresh:
             self._tell(None, fresh, context)
@@ -197,7 +200,7 @@ class Stability:
         self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
         self._stable = dict(stable)  # type: ignore[call-overload]
         self._received, self._received_bytes = received  # type: ignore[misc]
-        self._highs = {}
+        self._highs = {origin: high for origin, (_, high) in self._stable.items()}
         for table in self._votes.values():
             for origin, (_, high) in table.items():
                 self._highs[origin] = max(self._highs.get(origin, 0), high)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.rare import Rarely
     from gapless.core.window import Window
-    from gapless.identity import Address, Digest, View
+    from gapless.identity import Address, Digest, Marks, View
     from gapless.run import Run
     from gapless.wire.frames import Progress
 
@@ -97,6 +97,11 @@ class Streams:
         """Return the marks of every stream whose start is known, the own included."""
         marks = {origin: stream.window.marks for origin, stream in self.inbound.items() if stream.window is not None}
         return {self.me: self.outbound.window.marks, **marks}
+
+    def _marks(self, origin: Address) -> Marks | None:
+        """Return the marks of one stream, if its start is known."""
+        stream = self.outbound if origin == self.me else self.inbound.get(origin)
+        return None if stream is None or stream.window is None else stream.window.marks
 
     @property
     def is_quiet(self) -> bool:
