@@ -506,3 +506,14 @@ def test_the_random_member_is_drawn_from_all_others() -> None:
     group.run_for(60 * SECOND)
     asked = {sent.to for sent in group.sent if isinstance(sent.frame, Nak) and sent.by == D}
     assert asked == {A, B, C}
+
+
+@pytest.mark.behaviour("P-13")
+def test_of_a_run_that_is_handed_out_in_parts_the_delivered_part_makes_room() -> None:
+    """A reader that takes message by message must not make its window refuse what its sender may send."""
+    window = Window(Growing(12), keep=True, max_bytes=1000)
+    window.add(Run.of(A, 1, [b"x" * 198] * 4))
+    assert [run.last for run in window.take(3)] == [3]
+    assert window.shed(300) == 3
+    assert window.add(Run.of(A, 6, [b"y" * 298])).accepted == 1
+    window.check_invariants()

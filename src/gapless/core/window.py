@@ -276,9 +276,9 @@ class Window:
             return 0
         upto, free_bytes = self.low, self.max_bytes - self.stored_bytes
         for at in range(self._head, len(self._runs)):
-            if free_bytes >= room_bytes or self._runs[at].last > self.delivered:
+            if free_bytes >= room_bytes or self._runs[at].first > self.delivered:
                 break
-            upto = self._runs[at].last
+            upto = min(self._runs[at].last, self.delivered)  # of a run that is handed out bit by bit, the part that was
             free_bytes += self._runs[at].size_bytes
         return self.purge(upto)
 
