@@ -31,10 +31,10 @@ FAMILY = (
         "nakack",
     ),
     Mutant(
-        "votes outlive the view",
-        "the votes of a view still count in the next, where numbers have begun anew",
+        "stable for ever",
+        "what was stable in a view still is in the next, where numbers have begun anew",
         "gapless.core.stability:Stability.install",
-        "        self._votes = {}\n",
+        "        self._stable = {}\n",
         "",
         "classic",
     ),
