@@ -86,7 +86,10 @@ def hunt(mutant: Mutant, seeds: int) -> Verdict:
     profile = mutant.profile or None
     for seed in range(seeds):
         with planted(mutant):
-            outcome = simulate(seed, profile=profile, hasty=True)
+            try:
+                outcome = simulate(seed, profile=profile, hasty=True)
+            except LocalProtocolError:
+                continue  # the run breaks off: no check has caught anything
         if outcome.violations and simulate(seed, profile=profile, hasty=True).ok:
             return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
     return Verdict(mutant, "", 0, seeds)
