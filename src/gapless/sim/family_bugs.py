@@ -202,8 +202,8 @@ FAMILY = (
         "no tombstones",
         "a connection that was removed is not remembered, and may begin again",
         "gapless.core.unicast:Connections._remember",
-        "        self._ended[peer, epoch] = _Tombstone(resume, closed, pieces, 0 if stream is None else stream.resume)\n",
-        "",
+        "self._ended[peer, epoch] = _Tombstone(",
+        "_Tombstone(",
         "unicast3",
     ),
     Mutant(
