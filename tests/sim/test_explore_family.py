@@ -153,15 +153,12 @@ def test_purge_before_it_is_stable(monkeypatch: pytest.MonkeyPatch, profile: str
 def test_stable_although_not_everybody_has_voted(
     monkeypatch: pytest.MonkeyPatch, profile: str, coordinator: Any
 ) -> None:
-    def risen(original: Any, self: Stability) -> list[Progress]:
-        assert self._view is not None
-        everybody = self._view
-        self._view = everybody._replace(members=tuple(member for member in everybody.members if member in self._votes))
-        try:
-            fresh: list[Progress] = original(self)
-            return fresh
-        finally:
-            self._view = everybody
+    def risen(original: Any, self: Stability, moved: Any) -> list[Progress]:
+        for origin in moved:
+            if all(origin in table for table in self._votes.values()):
+                self._lagging[origin] = 0
+        fresh: list[Progress] = original(self, moved)
+        return fresh
 
     _patch(monkeypatch, Stability, "_risen", risen)
     _killed(PAIR._replace(profile=profile, coordinator=coordinator), "S8 S9", 15)
