@@ -45,8 +45,6 @@ class Stream:
         "piece_bytes",
         "queue",
         "starts",
-        "tickets",
-        "transmitted",
     )
 
     def __init__(self) -> None:
@@ -58,9 +56,7 @@ class Stream:
         self.acks: dict[Address, int] = {}
         self.starts: dict[Address, int] = {}
         self.queue: deque[Waiting] = deque()
-        self.tickets: dict[int, tuple[int, int, int]] = {}
         self.piece_bytes: list[bytes] = []
-        self.transmitted: list[int] = []
 
     def content(self, first: int, last: int) -> bytes:
         """Return the bytes of ``first .. last``, end to end."""
@@ -95,10 +91,6 @@ class Stream:
         while seqno <= self.high and flags[seqno - 1] & NOT_BACK:
             seqno += 1
         return seqno
-
-    def stable(self) -> int:
-        """Return up to where every member of the view has acknowledged."""
-        return min(self.acks.values(), default=0)
 
 
 class Heard:
@@ -279,7 +271,7 @@ class Life:
         before, self.former = self.stream, (self.stream, self.own_next)
         self.epoch, self.own_next = epoch, 1
         self.stream = self._model.stream_of(self.address, epoch)
-        self.stream.queue, self.stream.tickets = before.queue, before.tickets
+        self.stream.queue = before.queue
 
 
 class Model:

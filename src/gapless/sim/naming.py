@@ -12,7 +12,6 @@ import re
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.wire import (
     Ack,
@@ -27,7 +26,6 @@ from gapless.wire import (
     Tail,
     Unreliable,
     Vote,
-    decode,
 )
 from gapless.wire.frames import CONNECTION
 
@@ -191,11 +189,3 @@ def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
 
 NOISE = Label("NOISE", "", 0, 0)
 """The label of what does not decode."""
-
-
-def label_bytes(datagram: bytes) -> Label:
-    """Return the label of a datagram as it stands on the wire; :data:`NOISE` if it says nothing."""
-    try:
-        return label_of(decode(datagram))
-    except RemoteProtocolError:
-        return NOISE
