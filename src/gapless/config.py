@@ -30,6 +30,8 @@ UNICASTS = tuple(ONE_TO_ONE)
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
 OnStall = Literal["report", "retransmit"]
+OnPin = Literal["warn", "wait", "expel"]
+OnHoldFull = Literal["wait", "release"]
 
 
 class Row(NamedTuple):
@@ -136,6 +138,52 @@ class Config:
     )
     pin_after_ns: int = duration(
         "5s", "How long a member may pin the window before an event names it.", minimum="1ms", maximum="24h"
+    )
+    on_pin: OnPin = choice(
+        "warn",
+        get_args(OnPin),
+        "What comes of a member that pins the window: it is named again and again (warn), named once (wait), or"
+        " expelled.",
+    )
+
+    heartbeat_interval_ns: int = duration(
+        "1s", "Time after which a member that has sent nothing else shows that it lives.", minimum="1ms"
+    )
+    suspect_after_ns: int = duration("5s", "Silence after which a member is suspected.", minimum="1ms")
+    verify_timeout_ns: int = duration(
+        "1s", "Time in which a suspected member may still answer before it is expelled.", minimum="1ms"
+    )
+    monitors: int = count(2, "Members that watch each member.", minimum=1, maximum=64)
+    found_after_ns: int = duration(
+        "1s", "Time in which a new member looks for a group before it founds one.", minimum="1ms"
+    )
+    join_interval_ns: int = duration(
+        "200ms", "Shortest time between two tries to join, to leave, or to bring a member a view.", minimum="1ms"
+    )
+    join_timeout_ns: int = duration(
+        "1s", "Time in which a new member must confirm its view before others are told.", minimum="1ms"
+    )
+    view_gap_ns: int = duration("20ms", "Time in which joins and leaves are gathered into one view.")
+    merge_interval_ns: int = duration(
+        "2s", "Time between two beacons by which the coordinators of separate views find each other.", minimum="1ms"
+    )
+    leave_timeout_ns: int = duration(
+        "10s", "Time in which a leaving member waits for acks and for the group to take note.", minimum="1ms"
+    )
+    hold_timeout_ns: int = duration(
+        "1min", "Time for which the place of a durable member is kept while it is away.", maximum="24h"
+    )
+    on_hold_full: OnHoldFull = choice(
+        "wait",
+        get_args(OnHoldFull),
+        "What comes of a window that is full because a durable member is away: sends wait, or its place is released.",
+    )
+    state_window_bytes: int = size("256KiB", "Bytes of a state that are asked for at once.", minimum="1KiB")
+    state_backlog_bytes: int = size(
+        "64MiB", "Bytes of messages that a new member keeps while it waits for the state.", minimum="1KiB"
+    )
+    state_timeout_ns: int = duration(
+        "5s", "Silence of one that gives the state after which another is asked.", minimum="1ms"
     )
     loopback: bool = flag(True, "Whether a sender's own messages are delivered to it too.")
 

@@ -42,6 +42,34 @@ class View(NamedTuple):
         return cls(ViewId(number, members[0]), members)
 
 
+class Place(NamedTuple):
+    """A member's place in a roster: its address, its durable name (empty if it has none), and where it is reached.
+
+    ``locator`` is what a transport needs to reach the member; the machine hands it on and does not look inside.
+    """
+
+    address: Address
+    name: str = ""
+    locator: bytes = b""
+
+
+class Roster(NamedTuple):
+    """A view with everything that its members need to know of each other.
+
+    ``away`` are the places of durable members that are not here and may come back, under the address of their last
+    life.
+    """
+
+    id: ViewId
+    places: tuple[Place, ...]
+    away: tuple[Place, ...] = ()
+
+    @property
+    def view(self) -> View:
+        """The view alone."""
+        return View(self.id, tuple(place.address for place in self.places))
+
+
 class Marks(NamedTuple):
     """The three marks of a window: ``low <= delivered <= high``."""
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gapless.identity import Address, View
+from gapless.identity import Address, View, ViewId
 from gapless.run import Run
 
 
+WORLD = Address(0, 0)
+"""A destination: whoever may be there, members or not, wherever discovery says that one could be."""
+
+
 class Transmit(NamedTuple):
-    """A datagram to one member, or to all others (``to`` is None)."""
+    """A datagram to one member, to all others (``to`` is None), or to whoever may be there (:data:`WORLD`)."""
 
     to: Address | None
     datagram: bytes
@@ -158,6 +162,76 @@ class ViewInstalled(NamedTuple):
     view: View
 
 
+class Located(NamedTuple):
+    """``address`` is reached at ``locator``: a transport takes note before it works through the transmits."""
+
+    address: Address
+    locator: bytes
+
+
+class Suspected(NamedTuple):
+    """Nothing was heard of ``member`` for too long, here or at another; it is asked once more, then expelled."""
+
+    member: Address
+
+
+class Expelled(NamedTuple):
+    """This life is over: the group has gone on without it, in ``view``. A new incarnation may join."""
+
+    view: ViewId
+
+
+class Left(NamedTuple):
+    """This life is over, as the application wished; with ``confirmed`` the group has taken note."""
+
+    confirmed: bool
+
+
+class Held(NamedTuple):
+    """The place of the durable member ``name`` is kept while it is away."""
+
+    name: str
+    last: Address
+
+
+class Released(NamedTuple):
+    """The place of the durable member ``name`` is not kept any more: it came back, or ``reason`` is a limit.
+
+    ``reason`` is ``back``, ``timeout`` (``hold_timeout`` is over) or ``capacity`` (the window was full).
+    """
+
+    name: str
+    last: Address
+    reason: str
+
+
+class HoldFull(NamedTuple):
+    """The window is full because the place of ``name`` is kept; sends wait until it is back or its time is over."""
+
+    name: str
+    last: Address
+
+
+class StateWanted(NamedTuple):
+    """A new member wants the application's state, as it is after everything that was delivered before this event.
+
+    The application answers with ``provide``.
+    """
+
+    transfer: int
+    peer: Address
+
+
+class StateReceived(NamedTuple):
+    """The application's state, from ``provider`` (None: nobody could give one); deliveries that follow go on from it.
+
+    It comes before the deliveries of the same ready.
+    """
+
+    provider: Address | None
+    state: bytes
+
+
 Event = (
     Accepted
     | Refused
@@ -173,6 +247,15 @@ Event = (
     | Discarded
     | Oversized
     | ViewInstalled
+    | Located
+    | Suspected
+    | Expelled
+    | Left
+    | Held
+    | Released
+    | HoldFull
+    | StateWanted
+    | StateReceived
 )
 
 

@@ -18,8 +18,16 @@ ASIDE = "aside"
 """Out-of-band messages that are not acknowledged go out again."""
 REAP = "reap"
 """Idle connections close."""
+VIEW = "view"
+"""A view that has come is installed."""
+BEAT = "beat"
+"""Signs of life go out, and those that are overdue are looked for."""
+COORDINATE = "coordinate"
+"""What the membership waits for is tried again, or decided."""
+STATE = "state"
+"""What is missing of a state is asked for again."""
 
-TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN, STABLE, ASIDE, REAP)
+TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN, STABLE, ASIDE, REAP, VIEW, BEAT, COORDINATE, STATE)
 """Every timer, in the order in which those due at the same time fire."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gapless.identity import Address
+    from gapless.identity import Address, Place, ViewId
     from gapless.run import Run
 
 Range = tuple[int, int]
@@ -129,7 +129,126 @@ class Unreliable(NamedTuple):
     run: Run
 
 
-Frame = Data | Ack | Nak | Gone | Tail | Close | Vote | Stable | OutOfBand | OutOfBandAck | Unreliable
+class Join(NamedTuple):
+    """``place`` wants to be taken in; with ``relay`` whoever hears it is asked to pass it on to the coordinator."""
+
+    place: Place
+    relay: bool = False
+
+
+class Leave(NamedTuple):
+    """``origin`` wants to be left out of the next view."""
+
+    origin: Address
+
+
+class Alive(NamedTuple):
+    """``origin`` lives and is in ``view`` (None: in none yet); ``you`` says whether the receiver is in that view too.
+
+    With ``answer`` the receiver is asked to say the same of itself at once.
+    """
+
+    origin: Address
+    view: ViewId | None
+    you: bool
+    answer: bool = False
+
+
+class Suspect(NamedTuple):
+    """``origin`` has not heard of ``members`` for too long, or, with ``pins``, they have held up its window."""
+
+    origin: Address
+    members: tuple[Address, ...]
+    pins: bool = False
+
+
+class NewView(NamedTuple):
+    """Part ``part`` of ``parts`` of the roster of ``view``: whole, or as a change of the roster of ``base``.
+
+    The parts end to end are what ``encode_roster`` of wire/rosters.py makes.
+    """
+
+    origin: Address
+    view: ViewId
+    base: ViewId | None
+    part: int
+    parts: int
+    body: bytes
+
+
+class AskView(NamedTuple):
+    """``origin`` wants the whole roster of the view that the receiver is in."""
+
+    origin: Address
+
+
+class Beacon(NamedTuple):
+    """``origin`` is the coordinator of ``view``, and has lately heard the coordinators ``heard`` of other views."""
+
+    origin: Address
+    view: ViewId
+    heard: tuple[Address, ...]
+
+
+class MergeAsk(NamedTuple):
+    """``origin`` asks the coordinator of another view for its roster, and to make no view until it hears again."""
+
+    origin: Address
+    merge: int
+
+
+class MergeReply(NamedTuple):
+    """``origin``, coordinator of ``view``, agrees to ``merge``, or cannot now; its roster comes along if it agrees."""
+
+    origin: Address
+    merge: int
+    view: ViewId
+    willing: bool
+
+
+class StateAsk(NamedTuple):
+    """``origin`` wants the application's state; it has or will get every message behind ``starts`` itself."""
+
+    origin: Address
+    transfer: int
+    starts: tuple[Progress, ...]
+
+
+class StateOffer(NamedTuple):
+    """Part ``part`` of ``parts`` of what is on offer: see ``encode_offer`` of wire/offers.py."""
+
+    origin: Address
+    transfer: int
+    part: int
+    parts: int
+    body: bytes
+
+
+class StatePull(NamedTuple):
+    """``origin`` wants ``length`` bytes of the state from ``offset`` on; a length of 0 says that it has all."""
+
+    origin: Address
+    transfer: int
+    offset: int
+    length: int
+
+
+class StateChunk(NamedTuple):
+    """The bytes of the state from ``offset`` on."""
+
+    origin: Address
+    transfer: int
+    offset: int
+    body: bytes
+
+
+Membership = Join | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
+"""Frames about who is in the group."""
+State = StateAsk | StateOffer | StatePull | StateChunk
+"""Frames that bring a new member the application's state."""
+Frame = (
+    Data | Ack | Nak | Gone | Tail | Close | Vote | Stable | OutOfBand | OutOfBandAck | Unreliable | Membership | State
+)
 
 
 class Datagram(NamedTuple):
