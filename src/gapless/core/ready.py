@@ -13,7 +13,6 @@ from typing import NamedTuple
 from gapless.identity import Address, View, ViewId
 from gapless.run import Run
 
-
 WORLD = Address(0, 0)
 """A destination: whoever may be there, members or not, wherever discovery says that one could be."""
 
