@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.core.ready import GivenUp, Lost, Oversized, Started
+from gapless.core.ready import GivenUp, Lost, Oversized, Released, Started, StateReceived
 from gapless.identity import Marks
 from gapless.run import END, PIECE
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.ready import Delivery, Event
     from gapless.core.window import Window
-    from gapless.identity import Address, Digest
+    from gapless.identity import Address, Digest, Roster, View
     from gapless.run import Run
     from gapless.sim.model import Heard, Life
 
@@ -76,12 +76,32 @@ class Learner:
     by_view: bool
     local_ns: int
     expected: Expected
+    states: dict[bytes, dict[Address, int]]
     _digest: Digest
     _departing: list[Address]
 
     def report(self, check: str, message: str) -> None:
         """Note a violation of ``check``."""
         raise NotImplementedError
+
+    # Learning: who is in, and whose place is kept
+
+    @staticmethod
+    def _learn_places(life: Life, view: View, roster: Roster | None) -> tuple[Address, ...]:
+        """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
+
+        One that comes back under a durable name starts where its former life had acknowledged.
+        """
+        if roster is None:
+            return view.members
+        before, life.roster = life.roster, roster
+        stream = life.stream
+        names = {} if before is None else {p.name: p.address for p in (*before.away, *before.places) if p.name}
+        for address, name, _ in roster.places:
+            former = names.get(name) if name else None
+            if address not in stream.acks and former in stream.acks:
+                stream.acks[address] = stream.starts[address] = stream.acks[former]
+        return (*view.members, *(place.address for place in roster.away if place.address in stream.acks))
 
     # Learning: what came in
 
@@ -202,6 +222,19 @@ class Learner:
                 self._learn_given_up(life, event)
             elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
                 self._learn_skip(life.heard[event.origin], event)
+            elif isinstance(event, StateReceived):
+                self._learn_state(life, event)
+            elif isinstance(event, Released) and event.reason != "back":
+                life.stream.acks.pop(event.last, None)
+                life.stream.starts.pop(event.last, None)
+
+    def _learn_state(self, life: Life, event: StateReceived) -> None:
+        """Learn that the application has a state: what is in it is not handed out any more."""
+        life.transferring = False
+        for origin, due in self.states.get(event.state, {}).items():
+            heard = life.heard.get(origin) or life.departed.get(origin)
+            if heard is not None:
+                heard.next = max(heard.next, due)
 
     def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
         """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
@@ -240,7 +273,7 @@ class Learner:
             heard.move_to(heard.consecutive())
             key = origin, heard.epoch
             life.taken[key] = max(life.taken.get(key, 0), heard.delivered)
-            if heard.open and heard.stream.end_of(heard.due()) <= heard.delivered:
+            if heard.open and heard.stream.end_of(heard.due()) <= heard.delivered and not life.transferring:
                 self.report("S3", f"{origin} departs, but {heard.due()} was there and was not handed out")
         self._departing.clear()
         if self.by_view:

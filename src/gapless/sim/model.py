@@ -18,7 +18,7 @@ from gapless.sim.waiting_room import WaitingRoom
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.member import Member
-    from gapless.identity import Address, View
+    from gapless.identity import Address, Roster, View, ViewId
     from gapless.run import Run
 
 ZERO_MARKS = Marks(0, 0, 0)
@@ -223,11 +223,14 @@ class Life:
         "heard",
         "member",
         "name",
+        "leaving_ns",
         "own_next",
         "room",
+        "roster",
         "stream",
         "taken",
         "tickets",
+        "transferring",
         "unconsumed",
         "view",
         "view_members",
@@ -247,6 +250,9 @@ class Life:
         self.stream = model.stream_of(address, 0)
         self.former: tuple[Stream, int] | None = None
         self.room = WaitingRoom()
+        self.roster: Roster | None = None
+        self.transferring = False
+        self.leaving_ns: int | None = None
         self.heard: dict[Address, Heard] = {}
         self.departed: dict[Address, Heard] = {}
         self.taken: dict[tuple[Address, int], int] = {}
@@ -282,7 +288,7 @@ class Model:
         self.capacity = config.capacity
         self.lives: dict[Address, Life] = {}
         self._streams: dict[tuple[Address, int], Stream] = {}
-        self.views: dict[int, tuple[Address, ...]] = {}
+        self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
     def stream_of(self, origin: Address, epoch: int) -> Stream:
         """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""
