@@ -17,7 +17,7 @@ Every interval: see timers.py; each timer is handled by the part that it belongs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
@@ -60,6 +60,9 @@ _WAKE_XMIT_INTERVAL_NS = 500_000_000
 
 class Member(Streams):
     """One member: give it inputs, work through the ``Ready`` that each returns."""
+
+    timed: ClassVar[dict[str, Callable[..., None]]]
+    """What each timer does."""
 
     # Inputs of the application
 
@@ -410,7 +413,7 @@ class Member(Streams):
     def _fire(self, name: str) -> None:
         self._context.step("TIMER", self.me, reason=name)
         self._timers.arm(name, None)
-        _TIMED[name](self, self._context)
+        self.timed[name](self, self._context)
 
     def _send_acks(self, context: Context) -> None:
         if self._owing and context.rarely(rare.LATE_ACK):
@@ -576,7 +579,7 @@ class Member(Streams):
         self._arm_gap((stream,))
 
 
-_TIMED: dict[str, Callable[[Member, Context], None]] = {
+Member.timed = {
     timers.ACK: Member._send_acks,
     timers.GAP: Member._ask,
     timers.TAIL: Member._announce,
