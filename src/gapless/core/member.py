@@ -36,10 +36,12 @@ from gapless.wire.frames import (
     Close,
     Data,
     Gone,
+    Membership,
     Nak,
     OutOfBand,
     OutOfBandAck,
     Stable,
+    State,
     Tail,
     Unreliable,
     Vote,
@@ -327,6 +329,10 @@ class Member(Streams):
 
     def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
+        if isinstance(frame, (Membership, State)):
+            # This member is told its views; only one that finds them by itself listens here.
+            context.drop("membership", peer=sender)
+            return None
         aside = isinstance(frame, (OutOfBand, Unreliable))
         origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
         if origin != sender:
