@@ -390,6 +390,7 @@ class Membership:
             self.coordinator.plan(context)
         elif acting is not None:
             context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))
+            self.liveness.ask((acting,), context, suspected=False)  # it may be gone too, and nobody here watches it
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

@@ -176,6 +176,8 @@ class Participant(Member):
         if roster is None:
             return super().tick(now_ns)
         kept = {place.name: place.address for place in roster.away}
+        if not kept and not self._back(roster):
+            return super().install(roster.view, now_ns)
         return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
 
     def _back(self, roster: Roster) -> dict[Address, Address]:
