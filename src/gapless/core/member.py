@@ -17,7 +17,7 @@ Every interval: see timers.py; each timer is handled by the part that it belongs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
@@ -36,10 +36,12 @@ from gapless.wire.frames import (
     Close,
     Data,
     Gone,
+    Membership,
     Nak,
     OutOfBand,
     OutOfBandAck,
     Stable,
+    State,
     Tail,
     Unreliable,
     Vote,
@@ -60,6 +62,9 @@ _WAKE_XMIT_INTERVAL_NS = 500_000_000
 
 class Member(Streams):
     """One member: give it inputs, work through the ``Ready`` that each returns."""
+
+    timed: ClassVar[dict[str, Callable[..., None]]]
+    """What each timer does."""
 
     # Inputs of the application
 
@@ -324,6 +329,10 @@ class Member(Streams):
 
     def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
+        if isinstance(frame, (Membership, State)):
+            # This member is told its views; only one that finds them by itself listens here.
+            context.drop("membership", peer=sender)
+            return None
         aside = isinstance(frame, (OutOfBand, Unreliable))
         origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
         if origin != sender:
@@ -410,7 +419,7 @@ class Member(Streams):
     def _fire(self, name: str) -> None:
         self._context.step("TIMER", self.me, reason=name)
         self._timers.arm(name, None)
-        _TIMED[name](self, self._context)
+        self.timed[name](self, self._context)
 
     def _send_acks(self, context: Context) -> None:
         if self._owing and context.rarely(rare.LATE_ACK):
@@ -576,7 +585,7 @@ class Member(Streams):
         self._arm_gap((stream,))
 
 
-_TIMED: dict[str, Callable[[Member, Context], None]] = {
+Member.timed = {
     timers.ACK: Member._send_acks,
     timers.GAP: Member._ask,
     timers.TAIL: Member._announce,
