@@ -87,7 +87,8 @@ class Lives(Stage):
         life = host.life = self.judge.begin(host.address, host.life_name, participant)
         life.transferring = host.wants_state
         self.observer.started(life)
-        self._call(host, "join", participant.join, state=host.wants_state)
+        options: dict[str, Any] = {"state": True} if host.wants_state else {}
+        self._call(host, "join", participant.join, **options)
 
     def _rarely(self, who: str) -> Rarely:
         """Return the switch of the rare branches of one life: those that are on fire one time in four."""
