@@ -362,8 +362,11 @@ class Membership:
         """Try again, decide, or give up what is due."""
         now_ns = context.now_ns
         if self._give_up_ns is not None and self._give_up_ns <= now_ns:
-            self.over(Left(False), context)
-            return
+            if self.asks_to_leave:
+                self.over(Left(False), context)
+                return
+            self._give_up_ns = now_ns + self.config.leave_timeout_ns  # what is not acknowledged by now is given up
+            self.ask_to_leave(context)
         if self._found_ns is not None and self._found_ns <= now_ns:
             self._found_ns = None
             self._found(context)
