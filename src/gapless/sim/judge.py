@@ -281,7 +281,7 @@ class Judge(Learner):
         for origin in view.members:
             if origin not in heard and origin != life.address:
                 self._hear_of(life, origin, digest or {})
-        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view)
+        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view and not life.durable)
         self._called_later, past = life.room.call_later(life)
         self._too_late += past
 

@@ -13,7 +13,7 @@ from gapless.run import END, PIECE
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gapless.config import Config
     from gapless.core.ready import Delivery, Event
@@ -68,6 +68,14 @@ class Expected(NamedTuple):
 NOTHING = Expected()
 
 
+def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Address]) -> int | None:
+    """Return what the life ``last`` had acknowledged; if it was never counted, the life before it at the same node."""
+    if last in known:
+        return known[last]
+    former = [life for life in known if life.node == last.node and life not in members]
+    return known[max(former)] if former else None
+
+
 class Learner:
     """What a judge knows, and how it comes to know it."""
 
@@ -86,22 +94,32 @@ class Learner:
 
     # Learning: who is in, and whose place is kept
 
-    @staticmethod
-    def _learn_places(life: Life, view: View, roster: Roster | None) -> tuple[Address, ...]:
+    def _learn_places(self, life: Life, view: View, roster: Roster | None) -> tuple[Address, ...]:
         """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
 
-        One that comes back under a durable name starts where its former life had acknowledged.
+        One that comes back under a durable name starts behind what it, or its former life, had acknowledged. A place of
+        one that this sender never counted is kept from here on.
         """
         if roster is None:
             return view.members
         before, life.roster = life.roster, roster
         stream = life.stream
-        names = {} if before is None else {p.name: p.address for p in (*before.away, *before.places) if p.name}
+        known = dict(stream.acks)
+        places = () if before is None else (*before.away, *before.places)
+        last = {place.name: place.address for place in places if place.name}
+        here = {place.address for place in before.places} if before is not None else set()
         for address, name, _ in roster.places:
-            former = names.get(name) if name else None
-            if address not in stream.acks and former in stream.acks:
-                stream.acks[address] = stream.starts[address] = stream.acks[former]
-        return (*view.members, *(place.address for place in roster.away if place.address in stream.acks))
+            if address in here:
+                continue
+            acked = _acked(known, last[name], view.members) if name in last else known.get(address)
+            if acked is not None:
+                stream.acks[address] = stream.starts[address] = stream.kept_from(acked)
+        kept = [place for place in roster.away if place.name not in life.let_go or place.address in here]
+        for place in kept:
+            acked = _acked(known, place.address, view.members)
+            stream.acks[place.address] = stream.high if acked is None else stream.kept_from(acked)
+        life.let_go.intersection_update({place.name for place in roster.away} - {place.name for place in kept})
+        return (*view.members, *(place.address for place in kept))
 
     # Learning: what came in
 
@@ -224,7 +242,8 @@ class Learner:
                 self._learn_skip(life.heard[event.origin], event)
             elif isinstance(event, StateReceived):
                 self._learn_state(life, event)
-            elif isinstance(event, Released) and event.reason != "back":
+            elif isinstance(event, Released) and event.reason == "capacity":
+                life.let_go.add(event.name)
                 life.stream.acks.pop(event.last, None)
                 life.stream.starts.pop(event.last, None)
 

@@ -85,7 +85,7 @@ class Lives(Stage):
         participant = host.participate(name, GROUP, self.config, self.script.seed, rarely=rarely)
         host.application = Application()
         life = host.life = self.judge.begin(host.address, host.life_name, participant)
-        life.transferring = host.wants_state
+        life.durable, life.transferring = bool(host.durable), host.wants_state
         self.observer.started(life)
         options: dict[str, Any] = {"state": True} if host.wants_state else {}
         self._call(host, "join", participant.join, **options)

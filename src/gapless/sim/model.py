@@ -76,6 +76,12 @@ class Stream:
             seqno += 1
         return seqno
 
+    def kept_from(self, acked: int) -> int:
+        """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
+        while self.marks.low < acked < self.high and self.flags[acked] & (PIECE | BEGIN) == PIECE:
+            acked -= 1
+        return acked
+
     def end_of(self, seqno: int) -> int:
         """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
         flags = self.flags
@@ -218,12 +224,14 @@ class Life:
         "alive",
         "blocked",
         "departed",
+        "durable",
         "epoch",
         "former",
         "heard",
         "member",
         "name",
         "leaving_ns",
+        "let_go",
         "own_next",
         "room",
         "roster",
@@ -251,6 +259,8 @@ class Life:
         self.former: tuple[Stream, int] | None = None
         self.room = WaitingRoom()
         self.roster: Roster | None = None
+        self.durable = False
+        self.let_go: set[str] = set()
         self.transferring = False
         self.leaving_ns: int | None = None
         self.heard: dict[Address, Heard] = {}

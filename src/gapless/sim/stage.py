@@ -28,6 +28,7 @@ from gapless.sim.script import (
     Script,
     Scripted,
 )
+from gapless.sim.sightings import Sightings
 from gapless.sim.tracing import Tracer
 from gapless.wire import decode
 
@@ -84,11 +85,12 @@ class Stage:
         self.keep = keep
         self.hasty = hasty
         self._at_once = 0
+        self._moment_ns = -1
         self.hosts: dict[str, Host] = {}
         self._by_node: dict[int, Host] = {}
         self.judge = Judge(
             config,
-            (*(CHECKS if checks is None else checks), Observer),
+            (*(CHECKS if checks is None else checks), *([Sightings] if script.membership else []), Observer),
             calm_ns=script.calm_ns,
             bounds_ns=bounds_ns(config, script.delay_ns),
             membership=script.membership,
@@ -98,6 +100,7 @@ class Stage:
         assert isinstance(observer, Observer)
         self.observer = observer
         self.observer.flying = self._flying
+        self.sightings = next((check for check in self.judge.checks if isinstance(check, Sightings)), None)
         self.tracer = Tracer() if trace else None
         self.on_ready: Callable[[Host, Ready], None] | None = None
         self.on_event: Callable[[], None] | None = None
@@ -348,6 +351,8 @@ class Stage:
         """Tell who looks on what became of a crossing."""
         if reason and not copies:
             self.observer.lost(crossing, label_of(out, self._name))
+            if self.sightings is not None:
+                self.sightings.lost(crossing, label_of(out, self._name))
         if self.tracer is not None and host.life is not None:
             self.tracer.transmit(self.now_ns, host.life, crossing, copies, reason)
 
