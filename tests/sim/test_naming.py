@@ -24,6 +24,7 @@ from gapless.wire.frames import (
     StatePull,
     Suspect,
 )
+from tests.sim.courts import A as COURT_A, B as COURT_B, Court, says
 from tests.wire.samples import GOLDEN
 
 A, B = Address(1, 1), Address(2, 2)
@@ -76,3 +77,11 @@ def test_no_two_kinds_share_a_word() -> None:
 def test_a_roster_is_named_by_its_view_and_its_maker() -> None:
     label = label_of(Datagram(1, A, (NewView(B, VIEW, None, 0, 1, b"x"),)), life_name)
     assert label[1:] == ("b'", 7, 7)
+
+
+@pytest.mark.parametrize("frame", [frame for frame, _ in SAID], ids=[words for _, words in SAID])
+def test_the_judge_passes_over_what_is_about_no_stream(frame: Frame) -> None:
+    court = Court()
+    court.receive(COURT_B, says(COURT_A, frame))
+    court.forge(COURT_A, frame)
+    assert court.broken == set()
