@@ -331,8 +331,7 @@ class Member(Streams):
     def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
         if isinstance(frame, (Membership, State)):
-            # This member is told its views; only one that finds them by itself listens here.
-            context.drop("membership", peer=sender)
+            context.drop("membership", peer=sender)  # This member is told its views, and does not look for them.
             return None
         aside = isinstance(frame, (OutOfBand, Unreliable))
         origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
