@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from gapless.core.ready import Delivery, Ready, Step, Transmit
+from gapless.core.ready import WORLD, Delivery, Ready, Step, Transmit
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, encode, size_bytes
 from gapless.wire.frames import Frame
 
@@ -28,7 +28,18 @@ RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame
 class Context:
     """The answer in the making."""
 
-    __slots__ = ("_frames", "_group", "_max_frame_bytes", "_me", "_ready", "counters", "now_ns", "rarely", "tracing")
+    __slots__ = (
+        "_frames",
+        "_group",
+        "_max_frame_bytes",
+        "_me",
+        "_ready",
+        "counters",
+        "now_ns",
+        "rarely",
+        "spoke",
+        "tracing",
+    )
 
     def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: bool) -> None:
         self._me = me
@@ -38,6 +49,7 @@ class Context:
         self.rarely = rarely
         self.now_ns = 0
         self.counters: dict[str, int] = {}
+        self.spoke: dict[Address | None, int] | None = None
         self._frames: list[tuple[Address | None, Frame]] = []
         self._ready = Ready()
 
@@ -61,6 +73,11 @@ class Context:
         """Tell a view: what was delivered so far comes before it, what follows belongs to it."""
         self._ready.before_view = len(self._ready.deliveries)
         self.event(event)
+
+    @property
+    def events(self) -> list[Event]:
+        """What the application is to be told so far."""
+        return self._ready.events
 
     def step(
         self,
@@ -134,5 +151,7 @@ class Context:
         transmits += (self._seal(to, frames) for to, frames in open_frames.items())
 
     def _seal(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
-        addressee = None if to is None else to.incarnation
+        if self.spoke is not None:
+            self.spoke[to] = self.now_ns
+        addressee = None if to is None or to == WORLD else to.incarnation
         return Transmit(to, encode(self._group, self._me, frames, addressee))

@@ -51,6 +51,10 @@ class Timers:
         if at_ns < self._deadlines.get(name, at_ns + 1):
             self._deadlines[name] = at_ns
 
+    def clear(self) -> None:
+        """Take every deadline away."""
+        self._deadlines.clear()
+
     def armed(self, name: str) -> bool:
         """Return whether ``name`` has a deadline."""
         return name in self._deadlines

@@ -336,7 +336,7 @@ class Judge(Learner):
             kind = type(frame)
             if kind in self._incoming and frame.epoch >= CONNECTION:  # type: ignore[union-attr]
                 kind = Close
-            for hook in self._outgoing[kind]:
+            for hook in self._outgoing.get(kind, ()):
                 hook(life, to, frame)
 
     def _learn_cause(self, life: Life, cause: str) -> None:
@@ -392,6 +392,8 @@ class Judge(Learner):
     def _hear_frame(self, life: Life, sender: Address, frame: Frame) -> None:
         kind = type(frame)
         hooks = self._incoming.get(kind)
+        if hooks is None and kind not in _BESIDE:
+            return  # It is about the group, or about the application's state, and about no stream.
         if hooks is None or frame.epoch >= CONNECTION:  # type: ignore[union-attr]
             for hook in self._beside_in:
                 hook(life, sender, frame)

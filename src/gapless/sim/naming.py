@@ -27,7 +27,24 @@ from gapless.wire import (
     Unreliable,
     Vote,
 )
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    Membership,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    State,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +56,17 @@ KINDS = (
     "REPAIR",
     "OOB",
     "BARE",
+    "VIEW",
+    "JOIN",
+    "LEAVE",
+    "SUSPECT",
+    "MERGE",
+    "AGREE",
+    "BEACON",
+    "WANT",
+    "OFFER",
+    "PULL",
+    "CHUNK",
     "NAK",
     "GONE",
     "TAIL",
@@ -47,6 +75,8 @@ KINDS = (
     "VOTE",
     "ACK",
     "OOBACK",
+    "ASKVIEW",
+    "ALIVE",
     "NOISE",
 )
 """What a frame can be called; ``NOISE`` is what does not decode."""
@@ -136,6 +166,12 @@ def span_of(frame: Frame) -> tuple[int, int]:
         return frame.low, frame.low
     if isinstance(frame, Tail):
         return frame.low, frame.high
+    if isinstance(frame, (NewView, Beacon, Alive)):
+        number = 0 if frame.view is None else frame.view.number
+        return number, number
+    if isinstance(frame, (StatePull, StateChunk)):
+        length = frame.length if isinstance(frame, StatePull) else len(frame.body)
+        return frame.offset, frame.offset + length
     return 0, 0
 
 
@@ -143,7 +179,9 @@ def stream_of(frame: Frame) -> tuple[Address, bool]:
     """Return whose stream a frame speaks of, and whether that stream goes to one member only."""
     if isinstance(frame, (OutOfBand, Unreliable)):
         return frame.run.origin, False
-    if isinstance(frame, (Vote, Stable, OutOfBandAck)):
+    if isinstance(frame, Join):
+        return frame.place.address, False
+    if isinstance(frame, (Vote, Stable, OutOfBandAck, Membership, State)):
         return frame.origin, False
     origin = frame.run.origin if isinstance(frame, Data) else frame.origin
     return origin, frame.epoch >= CONNECTION
@@ -167,6 +205,19 @@ _KIND_WORDS: dict[type, str] = {
     OutOfBand: "OOB",
     OutOfBandAck: "OOBACK",
     Unreliable: "BARE",
+    NewView: "VIEW",
+    Join: "JOIN",
+    Leave: "LEAVE",
+    Suspect: "SUSPECT",
+    MergeAsk: "MERGE",
+    MergeReply: "AGREE",
+    Beacon: "BEACON",
+    AskView: "ASKVIEW",
+    Alive: "ALIVE",
+    StateAsk: "WANT",
+    StateOffer: "OFFER",
+    StatePull: "PULL",
+    StateChunk: "CHUNK",
 }
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 

@@ -43,7 +43,21 @@ from gapless.sim.words import show_time
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import Ack, Close, Data, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Unreliable, Vote, decode
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    Beacon,
+    Join,
+    Membership,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    State,
+    StateAsk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,8 +104,42 @@ def say_frame(frame: Frame) -> str:
         return f"{kind} {origin}"
     if isinstance(frame, Gone):
         return f"{kind} {origin} up to {frame.low}"
+    if isinstance(frame, (Membership, State)):
+        return f"{kind} {origin}{_say_group(frame) if isinstance(frame, Membership) else _say_state(frame)}"
     start = "" if frame.start is None else f", start {frame.start}"
     return f"{kind} {origin} low {frame.low} high {frame.high}{start}"
+
+
+def _say_group(frame: Membership) -> str:
+    """Return what a frame says of the group, behind its origin."""
+    if isinstance(frame, Join):
+        return (f" as {frame.place.name}" if frame.place.name else "") + (", pass it on" if frame.relay else "")
+    if isinstance(frame, Alive):
+        view = " in no view" if frame.view is None else f" in view {frame.view.number}"
+        return view + (" with you" if frame.you else "") + (", and you?" if frame.answer else "")
+    if isinstance(frame, Suspect):
+        return f" {'is pinned by' if frame.pins else 'misses'} {' '.join(map(life_name, frame.members))}"
+    if isinstance(frame, NewView):
+        base = "" if frame.base is None else f" after {frame.base.number}"
+        return f" view {frame.view.number}{base}, part {frame.part + 1} of {frame.parts}"
+    if isinstance(frame, Beacon):
+        return f" view {frame.view.number}: {' '.join(map(life_name, frame.heard)) or 'hears nobody'}"
+    if isinstance(frame, MergeReply):
+        return f" merge {frame.merge:x}: {'yes' if frame.willing else 'no'}, view {frame.view.number}"
+    return f" merge {frame.merge:x}" if isinstance(frame, MergeAsk) else ""
+
+
+def _say_state(frame: State) -> str:
+    """Return what a frame says of the application's state, behind its origin."""
+    if isinstance(frame, StateAsk):
+        return " behind " + (
+            " ".join(f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.starts) or "nothing"
+        )
+    if isinstance(frame, StateOffer):
+        return f" part {frame.part + 1} of {frame.parts}"
+    if isinstance(frame, StatePull):
+        return f" {frame.length} bytes from {frame.offset} on" if frame.length else " has all"
+    return f" {len(frame.body)} bytes from {frame.offset} on"
 
 
 class _Row(NamedTuple):

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
-from gapless.identity import U32_MAX, Address
+from gapless.identity import Address
 from gapless.run import ACKED, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run
+from gapless.wire import fields, membership
+from gapless.wire.fields import check_epoch, check_progress, check_ranges, exact, prefix, unpack_progress
 from gapless.wire.frames import (
     CONNECTION,
     Ack,
@@ -51,19 +53,19 @@ STARTS = 0x01
 """Tail flag: the fields start and reader count."""
 FIRST = 0x20
 """Data flag: the connection starts with this run. It belongs to the frame, not to the run."""
-EPOCH = 0x40
+EPOCH = fields.EPOCH
 """Frame flag: an epoch stands between the prefix and the body."""
 REPAIR = 0x80
 """Data flag: the run is sent again. It belongs to the frame, not to the run."""
 
 DATA, ACK, NAK, GONE, TAIL, VOTE, STABLE, OUT_OF_BAND, OUT_OF_BAND_ACK, UNRELIABLE = range(1, 11)
-MEMBERSHIP_KINDS = range(0x10, 0x20)
-"""Frame kinds kept free for membership."""
+MEMBERSHIP_KINDS = range(0x1D, 0x20)
+"""Frame kinds kept free for membership; those in use are in membership.py."""
 CLOSE = 0x20
 UNICAST_KINDS = range(0x21, 0x30)
 """Frame kinds kept free for unicast connections; they share the kinds of streams, but for CLOSE."""
 
-SEQNO_MAX = 2**63 - 1
+SEQNO_MAX = fields.SEQNO_MAX
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 _SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 """A run that starts below this ends within the largest seqno, whatever its count."""
@@ -86,23 +88,27 @@ REASONS = (
     "piece",
     "epoch",
     "order",
+    "member",
+    "view",
+    "name",
+    "part",
 )
-"""Every reason for which the decoder refuses a datagram."""
+"""Every reason for which the decoder refuses a datagram; rosters and offers are refused for some of the same."""
 
 _PREAMBLE = Struct("<2sBBI")
 _WHO = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
-_PREFIX = Struct("<BBHQQ")
+_PREFIX = fields.PREFIX
 _DATA = Struct("<QIQH")
 _DATA_FRAME = Struct("<BBHQQQIQH")
 _ACK = Struct("<QI")
-_NAK = Struct("<H")
+_NAK = fields.COUNT
 _RANGE = Struct("<QI")
 _GONE = Struct("<Q")
 _TAIL = Struct("<QQQQ")
-_EPOCH = Struct("<Q")
-_COUNTS = Struct("<IH")
-_PROGRESS = Struct("<QQQQ")
+_EPOCH = fields.EPOCH_FIELD
+_COUNTS = fields.COUNTS
+_PROGRESS = fields.PROGRESS
 _FLOOR = Struct("<Q")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 """Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
@@ -129,7 +135,7 @@ OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
 """What an OUT_OF_BAND frame spends beside the length table and the messages."""
 
 _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
-_PREFIX_LENGTH_BYTES = 4
+_PREFIX_LENGTH_BYTES = fields.PREFIX_LENGTH_BYTES
 _DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
 _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 
@@ -137,6 +143,21 @@ _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
     """Return how many bytes of lengths and messages of a stream fit one datagram of ``max_frame_bytes``."""
     return max_frame_bytes - ADDRESSED_HEADER_BYTES - DATA_OVERHEAD_BYTES - (_EPOCH.size if epoch else 0)
+
+
+def new_view_room_bytes(max_frame_bytes: int) -> int:
+    """Return how many bytes of a roster, whole or a change, fit a NEW_VIEW in one datagram of ``max_frame_bytes``."""
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.NEW_VIEW_OVERHEAD_BYTES
+
+
+def state_offer_room_bytes(max_frame_bytes: int) -> int:
+    """Return how many bytes of an offer fit a STATE_OFFER in one datagram of ``max_frame_bytes``."""
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.STATE_OFFER_OVERHEAD_BYTES
+
+
+def state_chunk_room_bytes(max_frame_bytes: int) -> int:
+    """Return how many bytes of the state fit a STATE_CHUNK in one datagram of ``max_frame_bytes``."""
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.STATE_CHUNK_OVERHEAD_BYTES
 
 
 def size_bytes(frame: Frame) -> int:
@@ -152,7 +173,9 @@ def size_bytes(frame: Frame) -> int:
         return OUT_OF_BAND_OVERHEAD_BYTES + frame.run.size_bytes
     if isinstance(frame, Unreliable):
         return DATA_OVERHEAD_BYTES + frame.run.size_bytes
-    return _PREFIX.size + _BODY_BYTES[type(frame)] + (_EPOCH.size if frame.epoch else 0)
+    if isinstance(frame, (Ack, Gone, Tail, Close)):
+        return _PREFIX.size + _BODY_BYTES[type(frame)] + (_EPOCH.size if frame.epoch else 0)
+    return membership.size_bytes(frame)
 
 
 def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int | None = None) -> bytes:
@@ -168,19 +191,11 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    checksum = 0
+    checksum = flags = 0 if addressee is None else ADDRESSED
     for part in parts:
         checksum = crc32(part, checksum)
-    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, 0 if addressee is None else ADDRESSED, checksum)
+    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join(parts)
-
-
-def _prefix(kind: int, flags: int, body_bytes: int, origin: Address, epoch: int = 0) -> bytes:
-    if not epoch:
-        return _PREFIX.pack(kind, flags, body_bytes + _PREFIX.size - _PREFIX_LENGTH_BYTES, *origin)
-    _check_epoch(epoch)
-    length = body_bytes + _EPOCH.size + _PREFIX.size - _PREFIX_LENGTH_BYTES
-    return _PREFIX.pack(kind, flags | EPOCH, length, *origin) + _EPOCH.pack(epoch)
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
@@ -193,8 +208,8 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
     if frame.epoch or frame.first:
         _check_first(frame.first, frame.epoch)
         flags |= FIRST if frame.first else 0
-        prefix = _prefix(DATA, flags, _DATA.size + len(lengths) + len(payload), run.origin, frame.epoch)
-        parts += (prefix, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths, payload)
+        front = prefix(DATA, flags, _DATA.size + len(lengths) + len(payload), run.origin, frame.epoch)
+        parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths, payload)
         return
     length = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES + len(lengths) + len(payload)
     node, incarnation = run.origin
@@ -203,8 +218,8 @@ def _encode_data(parts: list[bytes], frame: Data) -> None:
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
-    prefix = _prefix(ACK, 0, _ACK.size, frame.origin, frame.epoch)
-    parts += (prefix, _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
+    front = prefix(ACK, 0, _ACK.size, frame.origin, frame.epoch)
+    parts += (front, _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
 
 
 def _encode_nak(parts: list[bytes], frame: Nak) -> None:
@@ -217,25 +232,25 @@ def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
 
 
 def _encode_ranges(parts: list[bytes], kind: int, origin: Address, ranges: tuple[Range, ...], epoch: int) -> None:
-    _check_ranges(ranges)
-    parts += (_prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch), _NAK.pack(len(ranges)))
+    check_ranges(ranges)
+    parts += (prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch), _NAK.pack(len(ranges)))
     parts.append(b"".join([_RANGE.pack(first, last - first) for first, last in ranges]))
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
-    parts += (_prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(_mark(frame.low)))
+    parts += (prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(_mark(frame.low)))
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
     flags = 0 if frame.start is None else STARTS
     _check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
     body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.reader)
-    parts += (_prefix(TAIL, flags, _TAIL.size, frame.origin, frame.epoch), body)
+    parts += (prefix(TAIL, flags, _TAIL.size, frame.origin, frame.epoch), body)
 
 
 def _encode_close(parts: list[bytes], frame: Close) -> None:
     _check_first(True, frame.epoch)
-    parts.append(_prefix(CLOSE, 0, 0, frame.origin, frame.epoch))
+    parts.append(prefix(CLOSE, 0, 0, frame.origin, frame.epoch))
 
 
 def _encode_vote(parts: list[bytes], frame: Vote) -> None:
@@ -247,9 +262,10 @@ def _encode_stable(parts: list[bytes], frame: Stable) -> None:
 
 
 def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> None:
-    _check_progress(frame.progress)
+    check_progress(frame.progress)
+    _check_digest(frame.progress)
     body_bytes = _COUNTS.size + len(frame.progress) * _PROGRESS.size
-    parts += (_prefix(kind, 0, body_bytes, frame.origin), _COUNTS.pack(frame.view, len(frame.progress)))
+    parts += (prefix(kind, 0, body_bytes, frame.origin), _COUNTS.pack(frame.view, len(frame.progress)))
     parts += (_PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.progress)
 
 
@@ -257,16 +273,16 @@ def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
     _check_run(run.first, run.count, _check_plain(run.flags))
     _check_floor(frame.floor, run.first)
-    prefix = _prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
+    front = prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
-    parts += (prefix, _FLOOR.pack(frame.floor), fixed, run.lengths, run.payload)
+    parts += (front, _FLOOR.pack(frame.floor), fixed, run.lengths, run.payload)
 
 
 def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
     _check_run(_check_unnumbered(run.first), run.count, _check_plain(run.flags))
-    prefix = _prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
-    parts += (prefix, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
+    front = prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
+    parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
 
 
 _ENCODERS: dict[type[Frame], Callable[..., None]] = {
@@ -281,6 +297,7 @@ _ENCODERS: dict[type[Frame], Callable[..., None]] = {
     OutOfBand: _encode_out_of_band,
     OutOfBandAck: _encode_out_of_band_ack,
     Unreliable: _encode_unreliable,
+    **membership.ENCODERS,
 }
 
 
@@ -294,7 +311,7 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:
+    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
     if flags == ADDRESSED:
@@ -336,7 +353,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
         if body + _EPOCH.size > end:
             raise RemoteProtocolError("length", "a frame ends before its epoch")
         (epoch,) = _EPOCH.unpack_from(datagram, body)
-        _check_epoch(epoch)
+        check_epoch(epoch)
         body += _EPOCH.size
     return decoder(datagram, body, end, origin, flags, epoch), end
 
@@ -377,13 +394,8 @@ def _check_run(first: int, count: int, flags: int) -> None:
             raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
-def _exact(at: int, end: int, body_bytes: int) -> None:
-    if end - at != body_bytes:
-        raise RemoteProtocolError("length", f"a body of {end - at} bytes, not {body_bytes}")
-
-
 def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Ack:
-    _exact(at, end, _ACK.size)
+    exact(at, end, _ACK.size)
     seqno, buffer_bytes = _ACK.unpack_from(datagram, at)
     return _make(Ack, (origin, _mark(seqno), buffer_bytes, epoch))
 
@@ -405,35 +417,27 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
     if table > end:
         raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
-    _exact(table, end, count * _RANGE.size)
+    exact(table, end, count * _RANGE.size)
     # One layout for a range, not one for each count: the struct module would keep a hundred of those.
     ranges = tuple([(first, first + more) for first, more in _RANGE.iter_unpack(datagram[table:end])])
-    _check_ranges(ranges)
+    check_ranges(ranges)
     return ranges
 
 
-def _check_ranges(ranges: tuple[Range, ...]) -> None:
-    floor = 0
-    for first, last in ranges:
-        if not floor < first <= last <= SEQNO_MAX:
-            raise RemoteProtocolError("range", f"{first}..{last} after {floor}")
-        floor = last
-
-
 def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Gone:
-    _exact(at, end, _GONE.size)
+    exact(at, end, _GONE.size)
     return Gone(origin, _mark(_GONE.unpack_from(datagram, at)[0]), epoch)
 
 
 def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Tail:
-    _exact(at, end, _TAIL.size)
+    exact(at, end, _TAIL.size)
     low, high, start, reader = _TAIL.unpack_from(datagram, at)
     _check_tail(low, high, start, reader, flags)
     return Tail(origin, low, high, start if flags & STARTS else None, reader, epoch)
 
 
 def _decode_close(_datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Close:
-    _exact(at, end, 0)
+    exact(at, end, 0)
     _check_first(True, epoch)
     return Close(origin, epoch)
 
@@ -451,10 +455,9 @@ def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[Pro
     if table > end:
         raise RemoteProtocolError("length", "a vote or stability message is cut short")
     view, count = _COUNTS.unpack_from(datagram, at)
-    _exact(table, end, count * _PROGRESS.size)
-    entries = _PROGRESS.iter_unpack(datagram[table:end])
-    progress = tuple(Progress(Address(node, life), delivered, high) for node, life, delivered, high in entries)
-    _check_progress(progress)
+    exact(table, end, count * _PROGRESS.size)
+    progress = unpack_progress(datagram, table, end)
+    _check_digest(progress)
     return view, progress
 
 
@@ -492,11 +495,6 @@ def _check_floor(floor: int, first: int) -> None:
         raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
 
 
-def _check_epoch(epoch: int) -> None:
-    if not 0 < epoch <= U32_MAX and not CONNECTION <= epoch < 2 * CONNECTION:
-        raise RemoteProtocolError("epoch", f"{epoch:#x} is neither a view nor a connection")
-
-
 def _check_first(first: bool, epoch: int) -> None:
     if first and epoch < CONNECTION:
         raise RemoteProtocolError("epoch", f"only a connection has a first message and an end, not {epoch:#x}")
@@ -507,16 +505,9 @@ def _check_some(ranges: tuple[Range, ...]) -> None:
         raise RemoteProtocolError("count", "an ack of nothing")
 
 
-def _check_progress(progress: tuple[Progress, ...]) -> None:
+def _check_digest(progress: tuple[Progress, ...]) -> None:
     if not progress:
         raise RemoteProtocolError("count", "a digest of nothing")
-    before: Address | None = None
-    for origin, delivered, high in progress:
-        if before is not None and origin <= before:
-            raise RemoteProtocolError("order", f"{origin} after {before}")
-        if not delivered <= high <= SEQNO_MAX:
-            raise RemoteProtocolError("seqno", f"delivered {delivered}, high {high}")
-        before = origin
 
 
 def _check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
@@ -544,6 +535,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Frame]] = {
     OUT_OF_BAND_ACK: _decode_out_of_band_ack,
     UNRELIABLE: _decode_unreliable,
     CLOSE: _decode_close,
+    **membership.DECODERS,
 }
 _KNOWN_FLAGS = {
     DATA: 0xFF,
@@ -554,5 +546,6 @@ _KNOWN_FLAGS = {
     OUT_OF_BAND: NOT_BACK,
     UNRELIABLE: NOT_BACK,
     CLOSE: EPOCH,
+    **membership.KNOWN_FLAGS,
 }
 """The flags that a frame of each kind may have; none, where it is not listed."""

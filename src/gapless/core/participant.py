@@ -1,0 +1,257 @@
+"""One process in one group: a member that finds, follows and leaves views by itself.
+
+On sending: as any member; nothing is taken before the first view, nor after the wish to leave.
+
+On reception: frames about streams go to the streams, then frames about the membership to membership.py. Whatever comes
+from a member is a sign of life (liveness.py). A stranger that believes to be in this view is told that it is not.
+
+On a view: it is installed by a tick of its own, so that views and messages come in one order. Where a durable member is
+away its place is kept, and given to its next life (design rule 9).
+
+Every interval: signs of life, tries that are due, decisions of the coordinator.
+
+When this life is over (expelled, left), nothing is done any more: a new life is a new participant with a higher
+incarnation, and takes nothing of the old one with it (P-02).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from gapless.core import rare, timers
+from gapless.core.context import RECEIVED, Context
+from gapless.core.liveness import Liveness
+from gapless.core.member import Member
+from gapless.core.membership import LEAVING, NEW, OVER, Membership
+from gapless.core.ready import Pinned, Ready, Undelivered
+from gapless.errors import LocalProtocolError
+from gapless.identity import Place
+from gapless.wire.frames import Membership as MembershipFrame, Suspect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from random import Random
+    from typing import Any
+
+    from gapless.config import Config
+    from gapless.core.inbound import Inbound
+    from gapless.core.rare import Rarely
+    from gapless.identity import Address, Roster, View
+    from gapless.wire.frames import Datagram
+
+_MEMBERSHIP = frozenset(get_args(MembershipFrame))
+
+
+class Participant(Member):
+    """A member that keeps its own views: ``join`` it, work through every ``Ready``, ``leave`` it."""
+
+    def __init__(
+        self,
+        me: Address,
+        group: int,
+        config: Config,
+        rng: Random,
+        *,
+        name: str = "",
+        locator: bytes = b"",
+        tracing: bool = False,
+        rarely: Rarely = rare.never,
+    ) -> None:
+        super().__init__(me, group, config, rng, tracing=tracing, rarely=rarely)
+        if name and self.row.release != "acks":
+            raise LocalProtocolError(
+                f"a durable name ({name}) needs a profile that acks release, and {self.row.name} is none: use nakack4"
+            )
+        self.liveness = Liveness(me, config)
+        self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
+        self._context.spoke = {}
+        self._ended = False
+
+    @property
+    def phase(self) -> str:
+        """Where this life is: new, joining, member, leaving or over."""
+        return self.membership.phase
+
+    @property
+    def roster(self) -> Roster | None:
+        """The present view, with what its members know of each other."""
+        return self.membership.roster
+
+    @property
+    def pending(self) -> Roster | None:
+        """A view that has come; the next tick installs it."""
+        return self.membership.pending
+
+    # Inputs of the application
+
+    def join(self, now_ns: int, *, resume: Mapping[Address, int] | None = None) -> Ready:
+        """Begin to look for a group, or to found one.
+
+        ``resume`` says up to where a durable member has kept each stream safely: no stream begins before that.
+        """
+        if self.phase != NEW:
+            raise LocalProtocolError(f"this life has joined before (it is {self.phase}): begin a new one")
+        if self.membership.place.name:
+            self.resume(resume or {})
+        elif resume:
+            raise LocalProtocolError("a member without a durable name has nothing to resume: give it a name")
+        self.membership.join(self._begin(now_ns))
+        return self._finish(())
+
+    def leave(self, now_ns: int) -> Ready:
+        """Leave the group once everything that was sent is acknowledged; the event Left tells when it is done."""
+        self.membership.leave(self._begin(now_ns))
+        return self._finish(())
+
+    def expel(self, member: Address, now_ns: int) -> Ready:
+        """Ask for a view without ``member``, though it lives; it may come back as a new incarnation."""
+        if self.view is None or member not in self.view.members or member == self.me:
+            raise LocalProtocolError(f"{member} is no other member of this view: expel one that is")
+        self._ask_to_expel((member,), self._begin(now_ns))
+        return self._finish(())
+
+    def _ask_to_expel(self, members: tuple[Address, ...], context: Context) -> None:
+        acting = self.membership.acting
+        if acting == self.me:
+            self.membership.coordinator.expel(members, context)
+        elif acting is not None:
+            context.transmit(acting, Suspect(self.me, members, True))
+
+    def _check_payloads(self, payloads: Sequence[bytes], *rest: Any) -> None:
+        if self.phase in {LEAVING, OVER}:
+            raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
+        super()._check_payloads(payloads, *rest)
+
+    def install(self, view: View, *_: Any, **__: Any) -> Ready:
+        """Refuse: views come from the membership, not from outside."""
+        raise LocalProtocolError(f"view {view.id.number} is not given to a participant: it joins and keeps its own")
+
+    # Inputs of the network and the clock
+
+    def _begin(self, now_ns: int) -> Context:
+        """Notice when this member itself has stood still."""
+        due_ns = self._timers.next_ns
+        if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
+            self.liveness.paused(now_ns - due_ns, now_ns)
+        return super()._begin(now_ns)
+
+    def hear(self, said: Datagram, now_ns: int) -> Ready:
+        """Take in what a datagram says, first of the streams, then of the membership."""
+        if self.phase in {NEW, OVER}:
+            self._begin(now_ns).drop("no member", peer=said.sender)
+            return self._finish(())
+        about = [frame for frame in said.frames if type(frame) in _MEMBERSHIP]
+        if said.group != self.group or (said.addressee is not None and said.addressee != self.me.incarnation):
+            return super().hear(said, now_ns)
+        sender = said.sender
+        known = sender in self.inbound
+        if known:
+            self.liveness.heard(sender, now_ns)
+        if not about:
+            if not known and sender != self.me:
+                self._correct(said, self._begin(now_ns))
+            return super().hear(said, now_ns)
+        context = self._begin(now_ns)
+        if sender == self.me:
+            context.drop("own", peer=sender)
+            return self._finish(())
+        rest = tuple(frame for frame in said.frames if type(frame) not in _MEMBERSHIP)
+        if rest and known:
+            for stream in self._take_in(said._replace(frames=rest), self.inbound[sender], context):
+                self._settle(stream, context)
+        elif rest:
+            self._on_stranger(said._replace(frames=rest), context)
+        for frame in about:
+            context.count(RECEIVED[type(frame)])
+            self.membership.on_frame(sender, frame, context)  # type: ignore[arg-type]
+        return self._finish(())
+
+    def _correct(self, said: Datagram, context: Context) -> None:
+        """Tell one that is not in this view, and sends as if it were, how things stand; one of us is enough."""
+        if self.view is not None and (said.addressee is not None or self.membership.acts):
+            self.membership.show(said.sender, context, rarely=True)
+
+    def tick(self, now_ns: int) -> Ready:
+        """Install the view that has come, and nothing else; or fire every timer that is due."""
+        roster = self.membership.pending
+        if roster is None:
+            return super().tick(now_ns)
+        kept = {place.name: place.address for place in roster.away}
+        return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
+
+    def _back(self, roster: Roster) -> dict[Address, Address]:
+        """Return the new members that take over the place of a former life, or of the same one that was away."""
+        before = self.membership.roster
+        if before is None:
+            return {}
+        here = {place.address for place in before.places}
+        last = {place.name: place.address for place in (*before.places, *before.away) if place.name}
+        new = [place for place in roster.places if place.address not in here]
+        return {place.address: last[place.name] for place in new if place.name in last}
+
+    def _replay(self, context: Context) -> Iterable[Inbound]:
+        touched = super()._replay(context)
+        self.membership.installed(context)
+        assert context.spoke is not None
+        members = self.membership.members
+        context.spoke = {to: at_ns for to, at_ns in context.spoke.items() if to is None or to in members}
+        return touched
+
+    def _name_pinners(self, context: Context) -> None:
+        before = len(context.events)
+        super()._name_pinners(context)
+        if self.config.on_pin == "expel":
+            pinned = [event for event in context.events[before:] if isinstance(event, Pinned)]
+            members = tuple(sorted({member for event in pinned for member in event.members} - {self.me}))
+            if members:
+                self._ask_to_expel(members, context)
+
+    def _finish(self, touched: Any) -> Ready:
+        """Do what every input ends with; leave when nothing keeps this member any more."""
+        membership, context = self.membership, self._context
+        if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
+            membership.ask_to_leave(context)
+        if membership.phase == OVER and not self._ended:
+            self._end_streams(context)
+        arm = self._timers.arm
+        arm(timers.BEAT, self.liveness.due_ns)
+        arm(timers.COORDINATE, membership.due_ns)
+        arm(timers.VIEW, None if membership.pending is None else context.now_ns)
+        ready = super()._finish(touched)
+        if membership.phase == OVER:
+            ready.deadline_ns = None
+            self._timers.clear()
+        return ready
+
+    @property
+    def _nothing_keeps_me(self) -> bool:
+        """Whether everybody has everything that this member has sent."""
+        return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
+
+    def _end_streams(self, context: Context) -> None:
+        """Report every send that nobody will complete, and every message that is not known to have arrived."""
+        self._ended = True
+        for ticket in self.outbound.queue.tickets:
+            self.outbound.give_up(ticket, "over", context)
+        first, last = self.outbound.end(context)
+        if first <= last:
+            context.event(Undelivered(None, first, last))
+        self.connections.end(context)
+        self.aside.end(context)
+
+    def _beat(self, context: Context) -> None:
+        assert context.spoke is not None
+        self.liveness.beat(context.spoke, context)
+        self.membership.complain(context)
+
+    def _fire(self, name: str) -> None:
+        if self.phase != OVER:
+            super()._fire(name)
+
+
+Participant.timed = {
+    **Member.timed,
+    timers.BEAT: Participant._beat,
+    timers.COORDINATE: lambda member, context: member.membership.fire(context),
+    timers.VIEW: lambda member, context: None,  # noqa: ARG005 - a tick installs the view before any timer fires
+}
