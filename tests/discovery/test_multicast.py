@@ -21,8 +21,16 @@ def test_the_default_group_is_stable_and_scoped() -> None:
 
 @pytest.fixture
 def port() -> int:
+    """A free port, on a system that has multicast on the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
+        membership = socket.inet_aton("239.255.77.9") + socket.inet_aton("127.0.0.1")
+        try:
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            probe.sendto(b"probe", ("239.255.77.9", 9))
+        except OSError as error:
+            pytest.skip(f"this system has no multicast on the loopback interface: {error}")
         found: int = probe.getsockname()[1]
         return found
 
@@ -30,8 +38,7 @@ def port() -> int:
 def open_on_loopback(port: int, address: str = "239.255.77.1", interface: str = "127.0.0.1") -> Pair:
     source = Multicast(address, port, interface=interface)
     pair = source.open()
-    if pair is None:
-        pytest.skip(f"this system has no multicast on the loopback interface: {source.problems.of('')}")
+    assert pair is not None, source.problems.of(source.name)
     pair.receive.settimeout(5)
     return pair
 
