@@ -81,13 +81,17 @@ class Liveness:
         self._heard = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._heard.items()}
         self._asked = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._asked.items()}
 
-    def ask(self, members: Iterable[Address], context: Context) -> None:
-        """Ask those of ``members`` that are not being asked already, and give them their time to answer."""
+    def ask(self, members: Iterable[Address], context: Context, *, suspected: bool = True) -> None:
+        """Ask those of ``members`` that are not being asked already, and give them their time to answer.
+
+        One that is only to show that it is there is not ``suspected`` of anything.
+        """
         for member in members:
             if member != self.me and member in self._members and member not in self._asked and member not in self.dead:
                 self._asked[member] = context.now_ns
-                context.event(Suspected(member))
-                context.step("SUSPECT", member, peer=member)
+                if suspected:
+                    context.event(Suspected(member))
+                    context.step("SUSPECT", member, peer=member)
                 self._show(member, context, answer=True)
                 due_ns = context.now_ns + self.config.verify_timeout_ns
                 self._due_ns = due_ns if self._due_ns is None else min(self._due_ns, due_ns)
