@@ -278,6 +278,18 @@ class Aside:
             del self._seen[origin]
         self._flush(context)
 
+    def end(self, context: Context) -> None:
+        """Report every send that nobody will complete: this life is over."""
+        for queued in list(self._queue):
+            self._withdraw(queued, "over", context)
+        behind: dict[int, set[Address]] = {}
+        for pending in self._pending.values():
+            behind.setdefault(pending.ticket, set()).update(pending.missing)
+        self._pending.clear()
+        for ticket, members in behind.items():
+            if self._open.pop(ticket, None) is not None:
+                context.event(Unacknowledged(ticket, tuple(sorted(members))))
+
     @property
     def due_ns(self) -> int | None:
         """When to look for what is to be sent again: never too late, at worst when nothing is any more."""

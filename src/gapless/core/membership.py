@@ -56,6 +56,8 @@ _ROUNDS_FOR_GROUP = 8
 """So many times ``found_after`` one waits for a group that was heard of."""
 _LONGEST_PAUSE = 4
 """Tries are at most so many times ``join_interval`` apart."""
+_PATIENCE = 3
+"""So many beacons of one that does not hear this member's coordinator are let pass."""
 _MOST_RIVALS = 1024
 _MOST_NAMED = 8
 """So many members are named in one complaint: it must fit the smallest frame."""
@@ -88,6 +90,7 @@ class Membership:
         self._group_heard = False
         self._give_up_ns: int | None = None
         self._asked_ns: dict[Address, int] = {}
+        self._unheard: dict[Address, int] = {}
 
     # What others ask
 
@@ -282,6 +285,23 @@ class Membership:
                 self.coordinator.behind(frame.origin, context)
         elif self.acts:
             self.merging.on_beacon(frame, context)
+        else:
+            self._introduce(frame, context)
+
+    def _introduce(self, frame: Beacon, context: Context) -> None:
+        """Tell a foreign coordinator who is here, if it goes on without hearing the one that this member follows.
+
+        Where members reach each other only through a few known places, coordinators may not know where the other is.
+        One or two that do so are enough.
+        """
+        assert self.roster is not None
+        known = self.acting in frame.heard
+        count = self._unheard[frame.origin] = 0 if known else self._unheard.get(frame.origin, 0) + 1
+        if len(self._unheard) > _MOST_RIVALS:
+            del self._unheard[next(iter(self._unheard))]
+        if count >= _PATIENCE and self.rng.random() * len(self.members) < 2:
+            self._unheard[frame.origin] = 0
+            self.rosters.send(frame.origin, self.roster, context)
 
     def show(self, to: Address, context: Context, *, rarely: bool = False) -> None:
         """Say in which view this member is, and whether ``to`` is in it; ``rarely``: not more often than now and then."""
@@ -307,6 +327,7 @@ class Membership:
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
+        self._unheard.clear()
         self._found_ns = None
         if self.phase == JOINING:
             self.phase = MEMBER
@@ -362,8 +383,11 @@ class Membership:
         """Try again, decide, or give up what is due."""
         now_ns = context.now_ns
         if self._give_up_ns is not None and self._give_up_ns <= now_ns:
-            self.over(Left(False), context)
-            return
+            if self.asks_to_leave:
+                self.over(Left(False), context)
+                return
+            self._give_up_ns = now_ns + self.config.leave_timeout_ns  # what is not acknowledged by now is given up
+            self.ask_to_leave(context)
         if self._found_ns is not None and self._found_ns <= now_ns:
             self._found_ns = None
             self._found(context)
@@ -390,6 +414,7 @@ class Membership:
             self.coordinator.plan(context)
         elif acting is not None:
             context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))
+            self.liveness.ask((acting,), context, suspected=False)  # it may be gone too, and nobody here watches it
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

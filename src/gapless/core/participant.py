@@ -23,7 +23,7 @@ from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
 from gapless.core.member import Member
 from gapless.core.membership import LEAVING, NEW, OVER, Membership
-from gapless.core.ready import Pinned, Ready
+from gapless.core.ready import Pinned, Ready, Undelivered
 from gapless.errors import LocalProtocolError
 from gapless.identity import Place
 from gapless.wire.frames import Membership as MembershipFrame, Suspect
@@ -65,6 +65,7 @@ class Participant(Member):
         self.liveness = Liveness(me, config)
         self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
         self._context.spoke = {}
+        self._ended = False
 
     @property
     def phase(self) -> str:
@@ -176,6 +177,8 @@ class Participant(Member):
         if roster is None:
             return super().tick(now_ns)
         kept = {place.name: place.address for place in roster.away}
+        if not kept and not self._back(roster):
+            return super().install(roster.view, now_ns)
         return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
 
     def _back(self, roster: Roster) -> dict[Address, Address]:
@@ -208,8 +211,10 @@ class Participant(Member):
     def _finish(self, touched: Any) -> Ready:
         """Do what every input ends with; leave when nothing keeps this member any more."""
         membership, context = self.membership, self._context
-        if membership.phase == LEAVING and not membership.asks_to_leave and self.is_quiet:
+        if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
+        if membership.phase == OVER and not self._ended:
+            self._end_streams(context)
         arm = self._timers.arm
         arm(timers.BEAT, self.liveness.due_ns)
         arm(timers.COORDINATE, membership.due_ns)
@@ -219,6 +224,22 @@ class Participant(Member):
             ready.deadline_ns = None
             self._timers.clear()
         return ready
+
+    @property
+    def _nothing_keeps_me(self) -> bool:
+        """Whether everybody has everything that this member has sent."""
+        return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
+
+    def _end_streams(self, context: Context) -> None:
+        """Report every send that nobody will complete, and every message that is not known to have arrived."""
+        self._ended = True
+        for ticket in self.outbound.queue.tickets:
+            self.outbound.give_up(ticket, "over", context)
+        first, last = self.outbound.end(context)
+        if first <= last:
+            context.event(Undelivered(None, first, last))
+        self.connections.end(context)
+        self.aside.end(context)
 
     def _beat(self, context: Context) -> None:
         assert context.spoke is not None

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from gapless.core.ready import Located
 from gapless.errors import RemoteProtocolError
+from gapless.wire.codec import new_view_room_bytes
 from gapless.wire.frames import AskView, NewView
-from gapless.wire.rosters import decode_roster, encode_roster, is_change, new_view_room_bytes, split
+from gapless.wire.rosters import decode_roster, encode_roster, is_change, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

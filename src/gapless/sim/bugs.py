@@ -256,7 +256,7 @@ FIRST = (
         "checksum ignored",
         "a damaged datagram is believed",
         "gapless.core.member:decode",
-        "    if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:\n",
+        "    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:\n",
         "    if False:\n",
     ),
     Mutant(

@@ -191,10 +191,10 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    checksum = 0
+    checksum = flags = 0 if addressee is None else ADDRESSED
     for part in parts:
         checksum = crc32(part, checksum)
-    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, 0 if addressee is None else ADDRESSED, checksum)
+    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join(parts)
 
 
@@ -311,7 +311,7 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:
+    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
     if flags == ADDRESSED:
