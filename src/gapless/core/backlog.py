@@ -59,7 +59,6 @@ class Backlog:
         self._marks: dict[Address, int] = {}
         self._later: dict[Address, int] = {}
         self._aside: Mapping[Address, Sequence[Range]] = {}
-        self._dropped = 0
 
     @property
     def active(self) -> bool:
@@ -118,13 +117,16 @@ class Backlog:
             self._later[origin] = self._marks.pop(origin)
         return result
 
-    def dropped(self) -> int:
-        """Return how many messages were dropped since this was last asked: the application will not consume them."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+    def raised(self, covered: Covered) -> Covered:
+        """Return what is covered here, if so much was delivered: the own state may cover messages still to come."""
+        own = {**self._later, **self._marks}
+        if covered.epoch != self._epoch or not own:
+            return covered
+        marks = {origin: max(own.get(origin, 0), covered.marks.get(origin, 0)) for origin in {*own, *covered.marks}}
+        return covered._replace(marks=marks)
 
-    def _drop(self, reason: str, delivery: Delivery, message_count: int, context: Context) -> None:
-        self._dropped += message_count
+    @staticmethod
+    def _drop(reason: str, delivery: Delivery, message_count: int, context: Context) -> None:
         origin, first, last = delivery.origin, delivery.first, delivery.last
         context.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
 

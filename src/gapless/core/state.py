@@ -52,7 +52,12 @@ class StateTransfer:
 
     @property
     def holding(self) -> bool:
-        """Whether deliveries have to go through :meth:`hold` and :meth:`take`.
+        """Whether deliveries are held back."""
+        return self.backlog.waiting
+
+    @property
+    def sifting(self) -> bool:
+        """Whether deliveries have to go through :meth:`sift`.
 
         This lasts longer than the wait for the state: it may cover messages that have not come yet.
         """
@@ -63,17 +68,10 @@ class StateTransfer:
         """Whether so much is held that nothing more should be taken off the windows."""
         return self.backlog.full
 
-    def hold(self, deliveries: Iterable[Delivery], context: Context) -> None:
-        """Take the deliveries of one input, in order."""
+    def sift(self, deliveries: Iterable[Delivery], context: Context) -> list[Delivery]:
+        """Take deliveries, in order; return what is to be handed out now, and nothing before the state is there."""
         self.backlog.hold(deliveries, context)
-
-    def take(self, context: Context) -> list[Delivery]:
-        """Return what is to be handed to the application, in order; nothing before the state is there."""
         return self.backlog.take(context)
-
-    def dropped(self) -> int:
-        """Return how many messages were dropped since this was last asked: nobody will report them as consumed."""
-        return self.backlog.dropped()
 
     # What a provider does
 
@@ -112,10 +110,13 @@ class StateTransfer:
             self.taker.on_chunk(sender, frame, context)
 
     def look(self, ground: Ground, context: Context) -> None:
-        """Do what the streams allow now; called at the end of every input, after its deliveries and before ``take``."""
+        """Ask, or go on from the state, if the streams allow it; called at the end of every input."""
         if self.taker.is_waiting:
             self.taker.look(ground, context)
-        self.giver.look(ground, context)
+
+    def serve(self, ground: Ground, context: Context) -> None:
+        """Ask the application for its state, if somebody waits for it; called after the last delivery of an input."""
+        self.giver.look(ground, self.backlog, context)
 
     @property
     def due_ns(self) -> int | None:

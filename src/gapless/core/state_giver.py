@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gapless.config import Config
-    from gapless.core.backlog import Covered
+    from gapless.core.backlog import Backlog, Covered
     from gapless.core.context import Context
     from gapless.core.state_taker import Ground
     from gapless.identity import Address
@@ -133,14 +133,14 @@ class Giver:
     def _say(self, peer: Address, transfer: int, word: bytes, context: Context) -> None:
         context.transmit(peer, StateOffer(self.me, transfer, 0, 1, word))
 
-    def look(self, ground: Ground, context: Context) -> None:
+    def look(self, ground: Ground, backlog: Backlog, context: Context) -> None:
         """Ask the application for its state for those that it is ready for; called at the end of every input."""
         for peer, question in self._questions.items():
             if question.given is None and question.look_ns <= context.now_ns:
                 question.gathered = True
-                self._look(peer, question, ground, context)
+                self._look(peer, question, ground, backlog, context)
 
-    def _look(self, peer: Address, question: _Question, ground: Ground, context: Context) -> None:
+    def _look(self, peer: Address, question: _Question, ground: Ground, backlog: Backlog, context: Context) -> None:
         if sum(other.given is not None for other in self._questions.values()) >= _MOST_SERVED:
             return
         for origin, start in list(question.starts.items()):
@@ -154,7 +154,8 @@ class Giver:
                 self._offer(peer, question, context)
         elif len(states) < _MOST_STATES:
             self._number += 1
-            question.given = _Given(self._number, ground.covered(), self._members, context.now_ns)
+            covered = backlog.raised(ground.covered())
+            question.given = _Given(self._number, covered, self._members, context.now_ns)
             context.event(StateWanted(self._number, peer))
             context.count("state.wanted")
 
