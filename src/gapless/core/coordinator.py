@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Place
 
 _MOST_JOINERS = 4096
+_LEAST_PAUSE_NS = 1_000_000
 _CONFIRMED_FOR = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
 
@@ -64,6 +65,11 @@ class Coordinator:
         if not self._away_since or self._decide_ns is not None:
             return None
         return min(self._away_since.values()) + self.config.hold_timeout_ns
+
+    @property
+    def _pause_ns(self) -> int:
+        """When what cannot be decided now is looked at again: soon, but not at once, however small ``view_gap`` is."""
+        return max(_LEAST_PAUSE_NS, self.config.view_gap_ns)
 
     def end(self) -> None:
         """Make no more views."""
@@ -179,7 +185,7 @@ class Coordinator:
         """Make a view of everything that has changed, or offer it to the joiners first."""
         m, now_ns = self._m, context.now_ns
         if m.pending is not None or m.merging.holds(now_ns):
-            self._decide_ns = now_ns + max(1, self.config.view_gap_ns)
+            self._decide_ns = now_ns + self._pause_ns
             return
         roster, proposal = m.roster, self.proposal
         assert roster is not None
@@ -198,7 +204,7 @@ class Coordinator:
         away = self._away(roster, stay, new, now_ns)
         places = (*stay, *new)
         if places == roster.places and away == roster.away and not self._forced:
-            self._decide_ns = now_ns + max(1, self.config.view_gap_ns) if self.joiners else None
+            self._decide_ns = now_ns + self._pause_ns if self.joiners else None
             return
         if proposal is not None and proposal.places == places and proposal.away == away:
             made = proposal
