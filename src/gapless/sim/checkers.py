@@ -19,6 +19,7 @@ from gapless.sim.belonging import BELONGING
 from gapless.sim.beside import BESIDE
 from gapless.sim.exchange import S10, S11, S12
 from gapless.sim.judge import Check, Judge
+from gapless.sim.learning import is_rest
 from gapless.sim.liveness import L1, L2, L3, L4, S16
 from gapless.sim.naming import kind_of
 from gapless.wire import Nak
@@ -316,7 +317,7 @@ class S9(Check):
 
     def event(self, life: Life, event: Event) -> None:
         """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
-        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event):
+        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event) or is_rest(life, event):
             return
         upto = event.last if isinstance(event, Lost) else event.start
         owed_from = self.model.owes_from(event.origin, life)

@@ -76,6 +76,19 @@ def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Addres
     return known[max(former)] if former else None
 
 
+def is_rest(life: Life, event: Oversized | Lost | Started) -> bool:
+    """Return whether a durable member tells of what it misses because of its absence, not of its streams as they are.
+
+    That is what lies before the start that it was told; or the rest of a message in pieces that its former life had
+    begun: the beginning is gone with that life, so the message is lost, though these pieces are there.
+    """
+    heard = life.heard.get(event.origin)
+    if heard is None or not life.durable or not isinstance(event, Lost):
+        return False
+    before = event.last <= heard.start
+    return before or heard.start < event.first <= event.last < heard.stream.whole_from(heard.start + 1)
+
+
 class Learner:
     """What a judge knows, and how it comes to know it."""
 
@@ -239,7 +252,8 @@ class Learner:
             if isinstance(event, GivenUp):
                 self._learn_given_up(life, event)
             elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
-                self._learn_skip(life.heard[event.origin], event)
+                if not is_rest(life, event):
+                    self._learn_skip(life.heard[event.origin], event)
             elif isinstance(event, StateReceived):
                 self._learn_state(life, event)
             elif isinstance(event, Released) and event.reason == "capacity":
@@ -252,7 +266,9 @@ class Learner:
         life.transferring = False
         for origin, due in self.states.get(event.state, {}).items():
             heard = life.heard.get(origin) or life.departed.get(origin)
-            if heard is not None:
+            if origin == life.address:
+                life.own_next = max(life.own_next, due)
+            elif heard is not None:
                 heard.next = max(heard.next, due)
 
     def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
