@@ -470,6 +470,25 @@ def test_only_the_places_that_are_furthest_behind_are_released() -> None:
     assert group["a"].outbound.window.low == 2
 
 
+def test_a_place_that_goes_leaves_what_another_needs() -> None:
+    group = Group(4)
+    group.crash(D)
+    group.install(View.of(2, A, B, C), kept={"d": D})
+    send(group, 1, 2)
+    group.settle()
+    group.crash(C)
+    group.install(View.of(3, A, B), kept={"c": C, "d": D})
+    send(group, 3, 4)
+    group.settle()
+    group.install(View.of(4, A, B), kept={"c": C})
+    assert group.told("a", Released) == [Released("d", D, "timeout")]
+    assert group["a"].outbound.window.marks == Marks(2, 4, 4)
+    group.begin(C2, resume={})
+    group.install(View.of(5, A, B, C2), [C2, A, B], back={C2: C})
+    group.settle()
+    assert got(group, C2) == numbers(3, 4)
+
+
 def test_a_send_that_must_not_wait_is_refused_or_releases() -> None:
     group = make(capacity=4)
     gone(group)
