@@ -23,8 +23,8 @@ class LocalProtocolError(GaplessError):
 class RemoteProtocolError(GaplessError):
     """A datagram is not what the wire format allows.
 
-    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS`, fit for a counter; the message adds
-    detail.
+    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS` (of a locator, ``locator``), fit for a
+    counter; the message adds detail.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
