@@ -110,10 +110,12 @@ class Group:
         datagram = encode(group, sender, frames)
         return self.step(NAMES[name], lambda m: m.receive(datagram, self.now_ns))
 
-    def install(self, view: View, members: list[Address] | None = None, digest: Digest | None = None) -> None:
-        """Install a view at ``members`` (all of it, unless given)."""
+    def install(
+        self, view: View, members: list[Address] | None = None, digest: Digest | None = None, **places: Any
+    ) -> None:
+        """Install a view at ``members`` (all of it, unless given); ``places``: who is kept, and who is back."""
         for member in members or view.members:
-            self.step(member, lambda m: m.install(view, self.now_ns, digest))
+            self.step(member, lambda m: m.install(view, self.now_ns, digest, **places))
 
     # The network
 

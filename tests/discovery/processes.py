@@ -16,6 +16,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
+CANNOT = 77
+"""The exit status that says that the system cannot do what a test needs."""
+
 
 @contextmanager
 def announcers(text: str, count: int, others: int) -> Iterator[list[subprocess.Popen[str]]]:
@@ -45,7 +48,7 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
 def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder as root of a network and a file system of its own; return the JSON that it prints.
 
-    ``setup`` are shell commands before it. Where the system does not allow that, the test is skipped and says why.
+    ``setup`` is a shell command before it. Where the system does not allow that, the test is skipped and says why.
     """
     for tool in ("unshare", "ip", "mount"):
         if shutil.which(tool) is None:
@@ -54,7 +57,7 @@ def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
     probe = subprocess.run([*unshare, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"this system allows no namespace of its own: {probe.stderr.strip()}")
-    command = f'set -e; ip link set lo up; {setup}; exec "$0" "$@"'
+    command = f'ip link set lo up; {setup} || exit {CANNOT}; exec "$0" "$@"'
     finished = subprocess.run(
         [*unshare, "sh", "-c", command, sys.executable, str(HERE / script), *arguments],
         capture_output=True,
@@ -63,6 +66,8 @@ def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
         timeout=60,
         check=False,
     )
+    if finished.returncode == CANNOT:
+        pytest.skip(f"this system cannot be set up with {setup!r}: {finished.stderr.strip()}")
     assert finished.returncode == 0, finished.stderr
     answer: dict[str, Any] = json.loads(finished.stdout)
     return answer

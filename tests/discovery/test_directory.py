@@ -9,7 +9,7 @@ from gapless.discovery import Directory, Discovery, Problem, Seeds
 from gapless.errors import ConfigError
 from gapless.identity import group_id
 from gapless.units import NS_PER_S
-from tests.discovery.places import at, texts
+from tests.discovery.places import announced, at, crash, settled, texts
 from tests.discovery.processes import announcers, in_namespace, said
 
 DAY_NS = 24 * 3600 * NS_PER_S
@@ -22,8 +22,7 @@ def looker(path: Path, group: str = "orders") -> Directory:
 
 def member(path: Path, node: int, incarnation: int = 1, *, stale_ns: int = 2 * DAY_NS) -> Directory:
     source = Directory(path, group="orders", refresh_ns=stale_ns // 2, stale_ns=stale_ns)
-    source.announce(at(f"127.0.0.1:{7000 + node}", node, incarnation))
-    assert source.wait(10)
+    announced(source, at(f"127.0.0.1:{7000 + node}", node, incarnation))
     return source
 
 
@@ -97,8 +96,7 @@ def test_of_two_that_start_at_once_one_sees_the_other(tmp_path: Path) -> None:
         for node, source in enumerate(pair, 1):
             source.announce(at(f"127.0.0.1:{7000 + node}", node))
         for source in pair:
-            with source._turn:
-                assert source._turn.wait_for(lambda source=source: source._done >= 1, 10)
+            settled(source)
         assert pair[0].locate(0) or pair[1].locate(0)
         for source in pair:
             source.close()
@@ -106,7 +104,7 @@ def test_of_two_that_start_at_once_one_sees_the_other(tmp_path: Path) -> None:
 
 def test_stale_entries_are_ignored_and_removed_by_a_member(tmp_path: Path) -> None:
     for node in (1, 2):
-        member(tmp_path, node)._closed = True  # crashed: nothing is taken back
+        crash(member(tmp_path, node))
     age(entry(tmp_path, 1), 21)
     age(entry(tmp_path, 2), 10)
     c = member(tmp_path, 3, stale_ns=20 * NS_PER_S)
@@ -117,7 +115,7 @@ def test_stale_entries_are_ignored_and_removed_by_a_member(tmp_path: Path) -> No
 
 
 def test_an_entry_from_the_future_is_stale_too(tmp_path: Path) -> None:
-    member(tmp_path, 1)._closed = True
+    crash(member(tmp_path, 1))
     age(entry(tmp_path, 1), -3600)
     b = member(tmp_path, 2, stale_ns=20 * NS_PER_S)
     assert b.locate(0) == []
@@ -126,7 +124,7 @@ def test_an_entry_from_the_future_is_stale_too(tmp_path: Path) -> None:
 
 
 def test_who_only_looks_removes_nothing(tmp_path: Path) -> None:
-    member(tmp_path, 1)._closed = True
+    crash(member(tmp_path, 1))
     age(entry(tmp_path, 1), 3600)
     watcher = Directory(tmp_path, group="orders", refresh_ns=NS_PER_S, stale_ns=20 * NS_PER_S)
     assert watcher.wait(10)

@@ -18,7 +18,7 @@ def test_every_kind_at_once() -> None:
     )
     assert [type(source) for source in found.sources] == [Multicast, Seeds, Dns, Directory, SharedFile]
     assert [source.name for source in found.sources] == [
-        "multicast://239.1.2.3:7001",
+        "multicast://239.1.2.3:7001?interface=127.0.0.1",
         "seeds://192.0.2.1:7800,[::1]:7800-7802",
         "dns://orders.internal:7800",
         "dir:///shared/a,b?",
@@ -97,6 +97,9 @@ def test_short_forms(text: str, name: str) -> None:
         ("multicast://?ttl=-1", "ttl=-1 is no number"),
         ("multicast://?family=5", "family=5 is not possible; expected 4 or 6"),
         ("multicast://239.1.1.1?family=6", "239.1.1.1 says its family itself"),
+        ("multicast://?interface=a%00b", "'a\\x00b' is no interface; expected a name such as eth0"),
+        ("multicast://?interface=" + "e" * 16, "is no interface; expected a name such as eth0"),
+        ("multicast://[ff15::1]?interface=127.0.0.1", "is an IPv4 address, and ff15::1 is IPv6; name the interface"),
         ("multicast://,multicast://", "is there more than once; leave the others out"),
     ],
 )

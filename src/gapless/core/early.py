@@ -69,12 +69,13 @@ class Early:
         self._later[name] = frame
         return True
 
-    def take(self, view: View, context: Context) -> list[Datagram]:
+    def take(self, view: View, context: Context, *, whatever_view: bool = False) -> list[Datagram]:
         """Return what was kept of those that are members now; the rest is dropped, or waits on.
 
-        What was sent before the view that brings this member in is not for it (P-17).
+        What was sent before the view that brings this member in is not for it (P-17), unless it is a durable one:
+        that goes on where each sender says (``whatever_view``).
         """
-        first_view = not self._member
+        first_view = not self._member and not whatever_view
         self._member = True
         kept, self._kept, self._runs = self._kept, [], 0
         found: list[Datagram] = []

@@ -304,7 +304,7 @@ class Membership:
             self.rosters.send(frame.origin, self.roster, context)
 
     def show(self, to: Address, context: Context, *, rarely: bool = False) -> None:
-        """Say in which view this member is, and whether ``to`` is in it; ``rarely``: not more often than now and then."""
+        """Say in which view this member is, and whether ``to`` is in it; ``rarely``: only now and then."""
         if rarely:
             last_ns = self._asked_ns.get(to, -self.config.heartbeat_interval_ns)
             if context.now_ns - last_ns < self.config.heartbeat_interval_ns:

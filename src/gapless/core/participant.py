@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.inbound import Inbound
     from gapless.core.rare import Rarely
-    from gapless.identity import Address, Digest, Roster, View
-    from gapless.wire.frames import Datagram, Frame
+    from gapless.identity import Address, Roster, View
+    from gapless.wire.frames import Datagram
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
 
@@ -122,8 +122,8 @@ class Participant(Member):
             raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
         super()._check_payloads(payloads, *rest)
 
-    def install(self, view: View, now_ns: int, digest: Digest | None = None, **places: Any) -> Ready:
-        """Views come from the membership, not from outside."""
+    def install(self, view: View, *_: Any, **__: Any) -> Ready:
+        """Refuse: views come from the membership, not from outside."""
         raise LocalProtocolError(f"view {view.id.number} is not given to a participant: it joins and keeps its own")
 
     # Inputs of the network and the clock
@@ -177,8 +177,6 @@ class Participant(Member):
         if roster is None:
             return super().tick(now_ns)
         kept = {place.name: place.address for place in roster.away}
-        if not kept and not self._back(roster):
-            return super().install(roster.view, now_ns)
         return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
 
     def _back(self, roster: Roster) -> dict[Address, Address]:

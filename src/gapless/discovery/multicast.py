@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PORT = 7799
 """The port of a multicast group that names none; not one that members listen on, usually 7800 and up."""
 
+_LONGEST_NAME = 15
 _MREQN = Struct("@4s4si")
 _MREQ6 = Struct("@16sI")
 
@@ -73,11 +74,15 @@ class Multicast:
             raise ConfigError(f"multicast port {port} does not exist; expected a number from 1 to 65535")
         if not 0 <= ttl <= 255:
             raise ConfigError(f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local network")
+        if not interface.isprintable() or len(interface) > _LONGEST_NAME or " " in interface:
+            raise ConfigError(f"{interface!r} is no interface; expected a name such as eth0, or one of its addresses")
+        if self.address.version == 6 and _is_ipv4(interface):
+            raise ConfigError(f"interface {interface} is an IPv4 address, and {address} is IPv6; name the interface")
         self.port = port
         self.interface = interface
         self.ttl = ttl
         host = f"[{self.address}]" if self.address.version == 6 else str(self.address)
-        self.name = f"multicast://{host}:{port}"
+        self.name = f"multicast://{host}:{port}" + (f"?interface={interface}" if interface else "")
         self.problems = Problems()
 
     def announce(self, place: Place) -> None:
@@ -101,7 +106,8 @@ class Multicast:
         """Return sockets that send to the group and hear it, or None with the problem ``open`` counted.
 
         A transport may give its own socket to ``send`` with: it is made ready for it, and answers to the sender of what
-        others hear then reach the transport. It may try again later, when the network has come up.
+        others hear then reach the transport. One socket sends through one interface: of two groups of a family on
+        different interfaces, one has to have a socket of its own. It may try again later, when the network has come up.
         """
         opened: list[socket.socket] = []
         try:
@@ -110,13 +116,13 @@ class Multicast:
             if send is None:
                 send = self._new_socket(opened)
             self._prepare(send)
+            scope = (0, self._index()) if self.address.version == 6 else ()
         except OSError as error:
             for one in opened:
                 one.close()
             where = self.interface or "the interface that the system chose"
             self.problems.add("open", f"cannot use {self.address} on {where}: {error}; try another interface=")
             return None
-        scope = (0, self._index()) if self.address.version == 6 else ()
         return Pair(send, receive, (str(self.address), self.port, *scope))
 
     def _new_socket(self, opened: list[socket.socket]) -> socket.socket:

@@ -90,6 +90,7 @@ class Seeds(Slow):
             raise ConfigError("there is no seed in this list; write seeds://host:port,host:port")
         super().__init__(name or "seeds://" + ",".join(_text(seed) for seed in self._seeds), rest_ns)
         self._resolve = resolve
+        self._has_names = any(seed.is_name for seed in self._seeds)
         self._answers: dict[str, tuple[str, ...]] = {
             seed.host: (seed.host,) for seed in self._seeds if not seed.is_name
         }
@@ -100,7 +101,11 @@ class Seeds(Slow):
 
     def locate(self, now_ns: int) -> list[Locator]:
         """Return the places on the list, those of names as far as they have been looked up."""
-        return super().locate(now_ns) if any(seed.is_name for seed in self._seeds) else list(self._found)
+        return super().locate(now_ns) if self._has_names else list(self._found)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until every name has been looked up once more."""
+        return super().wait(timeout_s) if self._has_names else True
 
     def _refresh(self, place: Place | None) -> tuple[Locator, ...]:  # noqa: ARG002 - nothing is announced here
         for host in dict.fromkeys(seed.host for seed in self._seeds if seed.is_name):

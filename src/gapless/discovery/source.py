@@ -94,7 +94,7 @@ class Slow:
         self._found: tuple[Locator, ...] = ()
         self._turn = threading.Condition()
         self._wanted = self._begun = self._done = 0
-        self._asked_ns: int | None = None
+        self._rests_since_ns: int | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -114,10 +114,13 @@ class Slow:
     def locate(self, now_ns: int) -> list[Locator]:
         """Return what the last round found; if that was long ago, another one begins."""
         with self._turn:
-            if self._done < self._wanted:
-                self._asked_ns = now_ns
-            elif self._asked_ns is None or (self._place is None and now_ns - self._asked_ns >= self._rest_ns):
-                self._asked_ns = now_ns
+            busy = self._done < self._wanted
+            if self._wanted and (busy or self._rests_since_ns is None):
+                self._rests_since_ns = now_ns
+            elif self._rests_since_ns is None or (
+                self._place is None and now_ns - self._rests_since_ns >= self._rest_ns
+            ):
+                self._rests_since_ns = now_ns
                 self._want()
             return list(self._found)
 

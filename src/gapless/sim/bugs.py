@@ -84,7 +84,7 @@ FIRST = (
         "ack of high",
         "the receiver acknowledges what it has seen, not what it has delivered",
         "gapless.core.inbound:Inbound.acknowledge",
-        "Ack(self.origin, window.delivered,",
+        "Ack(self.origin, seqno,",
         "Ack(self.origin, window.high,",
     ),
     Mutant(
