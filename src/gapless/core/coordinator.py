@@ -61,7 +61,7 @@ class Coordinator:
 
     @property
     def _away_due_ns(self) -> int | None:
-        if not self._away_since or self._decide_ns is not None:
+        if not self._away_since or self._decide_ns is not None or not self._m.acts:
             return None
         return min(self._away_since.values()) + self.config.hold_timeout_ns
 
@@ -179,7 +179,7 @@ class Coordinator:
         """Make a view of everything that has changed, or offer it to the joiners first."""
         m, now_ns = self._m, context.now_ns
         if m.pending is not None or m.merging.holds(now_ns):
-            self._decide_ns = now_ns + max(1, self.config.view_gap_ns)
+            self._decide_ns = now_ns + self._rest_ns
             return
         roster, proposal = m.roster, self.proposal
         assert roster is not None
@@ -198,7 +198,7 @@ class Coordinator:
         away = self._away(roster, stay, new, now_ns)
         places = (*stay, *new)
         if places == roster.places and away == roster.away and not self._forced:
-            self._decide_ns = now_ns + max(1, self.config.view_gap_ns) if self.joiners else None
+            self._decide_ns = now_ns + self._rest_ns if self.joiners else None
             return
         if proposal is not None and proposal.places == places and proposal.away == away:
             made = proposal
@@ -208,6 +208,11 @@ class Coordinator:
             self._propose(made, new, context)
         else:
             self._commit(made, new, context)
+
+    @property
+    def _rest_ns(self) -> int:
+        """How long to wait before a decision that cannot be made now is looked at again."""
+        return max(self.config.view_gap_ns, self.config.join_interval_ns // 4, 1)
 
     def _staying(self, new: list[Place]) -> list[Place]:
         """Return the members that stay; a new life takes the place of the old one at its node."""

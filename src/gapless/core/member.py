@@ -200,6 +200,11 @@ class Member(Streams):
             raise LocalProtocolError(f"{messages} messages cannot have been consumed: report how many were")
         context = self._begin(now_ns)
         self._credit.refund(messages)
+        self._deliver_stalled(context)
+        return self._finish(())
+
+    def _deliver_stalled(self, context: Context) -> None:
+        """Deliver from the streams that wait for room, as far as there is some."""
         for key in list(self._stalled):
             if self._credit.limit() == 0:
                 break
@@ -208,7 +213,6 @@ class Member(Streams):
                 self._deliver_own(context)
             else:
                 self._settle(stream, context)
-        return self._finish(())
 
     def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
         """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""
@@ -331,8 +335,7 @@ class Member(Streams):
     def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
         if isinstance(frame, (Membership, State)):
-            # This member is told its views; only one that finds them by itself listens here.
-            context.drop("membership", peer=sender)
+            context.drop("membership", peer=sender)  # This member is told its views, and does not look for them.
             return None
         aside = isinstance(frame, (OutOfBand, Unreliable))
         origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin

@@ -443,7 +443,8 @@ class Outbound:
         else:
             members = stability.behind(self.me, window.low + 1)
         context.event(Pinned(members, self._settled, window.high, self._stuck_since_ns or 0))
-        self._pin_due_ns = context.now_ns + self.config.pin_after_ns
+        again_ns = context.now_ns + self.config.pin_after_ns
+        self._pin_due_ns = None if self.config.on_pin == "wait" else again_ns
 
     # On a view
 

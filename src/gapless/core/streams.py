@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gapless.core import rare, timers
 from gapless.core.aside import Aside
+from gapless.core.backlog import Covered
 from gapless.core.context import Context
 from gapless.core.credit import Credit
 from gapless.core.early import Early
@@ -139,6 +140,33 @@ class Streams:
         """Return the marks of one stream, if its start is known."""
         stream = self.outbound if origin == self.me else self.inbound.get(origin)
         return None if stream is None or stream.window is None else stream.window.marks
+
+    # What a state transfer stands on
+
+    def starts(self) -> dict[Address, int | None]:
+        """Return where the stream of every other member starts here; None if that is not known yet."""
+        return {origin: None if stream.window is None else stream.start for origin, stream in self.inbound.items()}
+
+    def reached(self, origin: Address) -> int | None:
+        """Return up to where whole messages of ``origin`` were delivered; None if its stream is not known."""
+        if origin == self.me:
+            unfinished = self._own_pieces.first
+            return self.outbound.window.delivered if unfinished is None else unfinished - 1
+        stream = self.inbound.get(origin)
+        if stream is None:
+            return self._former.get(origin)
+        return None if stream.window is None else stream.resume
+
+    def covered(self) -> Covered:
+        """Return everything that was delivered, of those that have left too, as far as it is remembered."""
+        reached = ((origin, self.reached(origin)) for origin in (self.me, *self.inbound, *self._former))
+        marks = {origin: mark for origin, mark in reached if mark is not None}
+        return Covered(self._epoch, marks, self.aside.delivered())
+
+    def cover(self, covered: Covered) -> None:
+        """Count the out-of-band messages that a state covers as delivered."""
+        for origin, seen in covered.aside.items():
+            self.aside.cover(origin, seen)
 
     @property
     def is_quiet(self) -> bool:
