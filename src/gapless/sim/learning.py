@@ -97,7 +97,7 @@ class Learner:
     by_view: bool
     local_ns: int
     expected: Expected
-    states: dict[bytes, dict[Address, int]]
+    states: dict[bytes, dict[tuple[Address, int], int]]
     _digest: Digest
     _departing: list[Address]
 
@@ -264,12 +264,13 @@ class Learner:
     def _learn_state(self, life: Life, event: StateReceived) -> None:
         """Learn that the application has a state: what is in it is not handed out any more."""
         life.transferring = False
-        for origin, due in self.states.get(event.state, {}).items():
-            heard = life.heard.get(origin) or life.departed.get(origin)
-            if origin == life.address:
-                life.own_next = max(life.own_next, due)
-            elif heard is not None:
-                heard.next = max(heard.next, due)
+        life.covered = self.states.get(event.state, {})
+        if (mine := life.covered.get((life.address, life.epoch))) is not None:
+            life.own_next = max(life.own_next, mine + 1)
+        for origin, heard in (*life.heard.items(), *life.departed.items()):
+            heard.cover(life.covered.get((origin, heard.epoch), 0))
+        for key, past in life.past.items():
+            past.cover(life.covered.get(key, 0))
 
     def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
         """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
@@ -312,6 +313,8 @@ class Learner:
                 self.report("S3", f"{origin} departs, but {heard.due()} was there and was not handed out")
         self._departing.clear()
         if self.by_view:
+            if life.transferring:
+                life.past.update(((origin, heard.epoch), heard) for origin, heard in life.departed.items())
             life.departed.clear()
 
     @staticmethod

@@ -150,7 +150,7 @@ class World(Lives):
             return False
         if self.script.membership:
             self._look_for_group()
-            if self.judge.gathered_ns is None or not self._has_all_states():
+            if self.judge.gathered_ns is None or not self._has_all_states() or not self._is_confirmed():
                 return False
         return all(host.is_quiet(self._by_node) for host in self._alive())
 
