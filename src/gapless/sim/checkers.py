@@ -4,8 +4,8 @@ Each compares one promise with the judge's own model, after every step. What the
 its windows' marks, which are the thing promised; no counter of the machine is believed.
 
 ``CHECKS`` lists everything that runs online, the liveness checks included, those of what is beside the stream to the
-group (beside.py), and those of groups that make their own views (belonging.py). Two ids of the list live elsewhere: S17 compares two runs (:func:`gapless.sim.run.same_digest`),
-and L5 needs an exhaustive search.
+group (beside.py), and those of groups that make their own views (belonging.py). Two ids of the list live elsewhere: S17
+compares two runs (:func:`gapless.sim.run.same_digest`), and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class S3(Check):
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
-    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:
         """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
         delivered = window.delivered
         if delivered == heard.delivered:

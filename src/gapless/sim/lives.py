@@ -4,8 +4,8 @@ On a start: a participant is made, under the node's own name and with the next i
 
 On a view: it is installed by a tick of its own; the judge is told before.
 
-On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has left
-is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
+On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has
+left is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
 
 All actions of a script are meant for the node, whatever life it has; what has to wait for a view waits through lives.
 """
