@@ -87,7 +87,8 @@ class Check:
     What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
     for frames, ``told`` for events before the frames are looked at, ``handed`` for deliveries, ``stepped`` after a step
     of a member that has connections. Frames about membership and state have ``about_in`` and ``about_out``; ``began``
-    and ``ended`` tell of lives, ``scattered`` that a group which was one has another view to come.
+    and ``ended`` tell of lives, ``gave`` of a state that is given, ``scattered`` that a group which was one has another view
+    to come.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
@@ -185,6 +186,7 @@ class Judge(Learner):
         self._scattered = self._hooks("scattered")
         self._began = self._hooks("began")
         self._ended = self._hooks("ended")
+        self._gave = self._hooks("gave")
 
     @property
     def resting(self) -> bool:
@@ -254,6 +256,8 @@ class Judge(Learner):
         before = {(origin, heard.epoch): heard.due() - 1 for origin, heard in life.heard.items() if heard.open}
         own = {(life.address, life.epoch): life.own_next - 1}
         self.states[state] = {**handed, **before, **own}
+        for hook in self._gave:
+            hook(life, state)
 
     def install(
         self,

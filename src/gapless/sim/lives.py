@@ -75,8 +75,10 @@ class Lives(Stage):
             host.life = self.judge.begin(host.address, host.life_name, member)
             self.observer.started(host.life)
         elif host.member is None:
-            host.durable, host.wants_state = action.durable, action.state
+            host.durable, host.wants_state, host.next_start = action.durable, action.state, None
             self._join(host)
+        else:
+            host.next_start = action  # once the present life has ended by itself
 
     def _join(self, host: Host) -> None:
         """Begin the next life of a node, and let it look for a group."""
@@ -189,6 +191,8 @@ class Lives(Stage):
                 self._end_life(host)
                 self._pending_actions -= len(host.postponed)
                 host.postponed = []
+                if host.next_start is not None:
+                    self._start(host.next_start)
                 return
             if isinstance(event, StateWanted):
                 self._give_state(host, event)

@@ -122,6 +122,8 @@ class World(Lives):
         """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
         self._run(give_up_ns, self.events + _MOST_EVENTS, to_settle=True)
+        if self.script.membership and not self._heap:
+            self.now_ns = max(self.now_ns, self.judge.last_fault_ns)  # everybody is gone: nothing happens any more
         self.judge.settled = self.is_settled()
         return self.judge.settled
 
