@@ -123,14 +123,14 @@ def test_one_that_was_expelled_while_it_waited_asks_again_in_its_next_life() -> 
     world.join("a", "b")
     world.settle()
     world.chat("ab", 10)
-    world.drop = lambda source, target, frame: isinstance(frame, StateOffer)  # noqa: ARG005
+    world.drop = lambda source, target, frame: isinstance(frame, StateOffer)
     world.join("c", state=True)
     world.run(2)
     assert world["c"].phase == "member"
     assert not world.received["c"]
     world.pause("c")
     world.run(15)
-    world.drop = lambda source, target, frame: False  # noqa: ARG005
+    world.drop = lambda source, target, frame: False
     world.resume("c")
     world.settle()
     world.chat("abc", 10)
@@ -165,13 +165,13 @@ def test_a_merge_while_the_state_is_on_its_way_loses_nothing() -> None:
     world.part("abe", "cd")
     world.run(20)
     world.chat("abcd", 20)
-    world.drop = lambda source, target, frame: isinstance(frame, StateOffer)  # noqa: ARG005
+    world.drop = lambda source, target, frame: isinstance(frame, StateOffer)
     world.join("e", state=True)
     world.chat("abcd", 100)
     world.heal()
     world.settle()
     assert not world.received["e"]
-    world.drop = lambda source, target, frame: False  # noqa: ARG005
+    world.drop = lambda source, target, frame: False
     world.chat("abcde", 50)
     world.wait(lambda: bool(world.received["e"]))
     world.run(5)
