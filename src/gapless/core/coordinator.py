@@ -81,27 +81,36 @@ class Coordinator:
             m.rosters.send(address, m.roster, context)
             m.show(address, context)
             return
-        same_node = [other.address for other in m.roster.places if other.address.node == address.node]
-        rivals = [other for other in self.joiners if other.node == address.node]
-        if any(other.incarnation > address.incarnation for other in (*same_node, *rivals)):
-            context.drop("incarnation", address, peer=address)
-            return
         if place.name:
-            holders = [p.address for p in m.roster.places if p.name == place.name and p.address not in same_node]
+            holders = [p.address for p in m.roster.places if p.name == place.name and p.address.node != address.node]
             if holders:
                 m.liveness.ask(holders, context)
                 context.drop("name", address, peer=address)
                 return
+        if not self._note(place):
+            context.drop("incarnation", address, peer=address)
+            return
+        self.plan(context)
+        m.show(address, context, rarely=True)
+
+    def _note(self, place: Place) -> bool:
+        """Note one that is to be in the next view, in place of its former lives; return False if a later one is known."""
+        m, address = self._m, place.address
+        assert m.roster is not None
+        rivals = [other for other in self.joiners if other.node == address.node and other != address]
+        lives = [p.address for p in m.roster.places if p.address.node == address.node]
+        if any(other.incarnation > address.incarnation for other in (*lives, *rivals)):
+            return False
         for other in rivals:
             del self.joiners[other]
         if len(self.joiners) < _MOST_JOINERS:
             self.joiners[address] = place
-            self.plan(context)
-        m.show(address, context, rarely=True)
+        return True
 
     def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
         """Take a confirmation of a joiner in; return whether ``sender`` is one."""
-        if view.coordinator == self._m.me or sender in self.joiners:
+        known = sender in self.joiners or sender in self._met
+        if known or (view.coordinator == self._m.me and len(self._met) < _MOST_JOINERS):
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
@@ -138,9 +147,9 @@ class Coordinator:
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
-            if place.address not in m.members and place.address not in gone:
-                self.joiners[place.address] = place
-                self._met[place.address] = context.now_ns
+            address = place.address
+            if address not in m.members and address not in gone and address.node != m.me.node and self._note(place):
+                self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 
@@ -284,8 +293,11 @@ class Coordinator:
 
     # On a view
 
-    def install(self, context: Context) -> None:
-        """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do."""
+    def install(self, before: frozenset[Address], context: Context) -> None:
+        """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do.
+
+        ``before`` are the members of the view before.
+        """
         m, now_ns = self._m, context.now_ns
         assert m.roster is not None
         roster = m.roster
@@ -302,7 +314,7 @@ class Coordinator:
             self._forced = False
             self._decide_ns = self._resend_ns = None
             return
-        self._newcomers = {joiner for joiner in self.joiners if joiner in m.members}
+        self._newcomers = set(m.members - before)
         self.joiners = {joiner: place for joiner, place in self.joiners.items() if joiner not in m.members}
         self.unconfirmed = set(m.members) - {m.me} - self._ready
         for joiner in sorted(self._ready & m.members):

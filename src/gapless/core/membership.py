@@ -198,6 +198,8 @@ class Membership:
         if not named:
             self._on_left_out(roster.id, sender, context)
         elif roster.id.number > self.number:
+            if roster.id.coordinator not in self.members:
+                self.welcome = False  # until somebody there says that this one is in
             self.accept(roster, context)
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
@@ -323,7 +325,7 @@ class Membership:
         assert roster is not None
         self.roster, self.pending = roster, None
         members = [place.address for place in roster.places]
-        self.members = frozenset(members)
+        before, self.members = self.members, frozenset(members)
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
@@ -334,9 +336,12 @@ class Membership:
             self._tries = 0
         if self.welcome and self.phase == MEMBER:
             self._try_ns = None
+        elif self.phase == MEMBER and self._try_ns is None:
+            self._tries = 0
+            self._again(context)
         self.liveness.install(roster.id, members, context.now_ns)
         self.rosters.keep_only(members)
-        self.coordinator.install(context)
+        self.coordinator.install(before, context)
         self.merging.install(context)
         if roster.id.coordinator != self.me:
             self.show(roster.id.coordinator, context)
