@@ -330,12 +330,12 @@ def test_the_mark_of_one_that_is_not_here_yet_counts_when_it_comes() -> None:
     backlog.on_view((A, B))
     backlog.open(Covered(0, {B: 0, D: 4}, {}), {}, answer)
     assert backlog.take(answer) == []
-    assert not backlog.active
+    before = backlog.active
     backlog.on_view((A, B, D))
-    assert backlog.active
+    meanwhile = backlog.active
     backlog.hold([group(3, 6, D)], answer)
     assert backlog.take(answer) == [group(5, 6, D)]
-    assert not backlog.active
+    assert (before, meanwhile, backlog.active) == (False, True, False)
 
 
 def test_a_stream_that_starts_behind_its_mark_is_not_looked_at() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gapless.core.participant import Participant
 from gapless.core.ready import Ready, StateReceived, StateWanted
 from gapless.wire.frames import Frame, StateChunk, StateOffer
 from tests.core.gathering import Gathering, Host
@@ -21,10 +22,10 @@ class Office(Gathering):
         self.received: dict[str, list[StateReceived]] = defaultdict(list)
         self.serial: dict[str, int] = defaultdict(int)
 
-    def start(self, name: str, **options: Any) -> Any:
+    def start(self, where: str, **options: Any) -> Participant:
         """Begin a life with an empty log."""
-        self.logs[name] = []
-        return super().start(name, **options)
+        self.logs[where] = []
+        return super().start(where, **options)
 
     def _work(self, name: str, ready: Ready) -> None:
         for event in ready.events:
