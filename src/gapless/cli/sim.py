@@ -57,9 +57,9 @@ def sim(  # noqa: PLR0917 - one parameter per option
 
     Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
     every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
-    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze and
-    are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
-    seeds or more (200 with --membership) of all profiles never saw something that must happen.
+    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze
+    and are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep
+    of 300 seeds or more (200 with --membership) of all profiles never saw something that must happen.
     """
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")

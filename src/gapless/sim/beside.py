@@ -243,7 +243,7 @@ class Connections(Check):
                 continue
             line.delivered = max(line.delivered, window.delivered)
             due = line.stream.whole_from(line.next)
-            if due <= window.delivered and line.stream.end_of(due) <= window.delivered:
+            if due <= window.delivered and line.stream.end_of(due) <= window.delivered and not life.transferring:
                 self.say("S3", f"delivered of {origin} moves to {window.delivered}, but {due} was not handed out")
             ahead = window.stored
             if ahead > self.judge.reach:

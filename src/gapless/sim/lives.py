@@ -4,8 +4,8 @@ On a start: a participant is made, under the node's own name and with the next i
 
 On a view: it is installed by a tick of its own; the judge is told before.
 
-On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has left
-is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
+On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has
+left is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
 
 All actions of a script are meant for the node, whatever life it has; what has to wait for a view waits through lives.
 """
@@ -142,6 +142,15 @@ class Lives(Stage):
         """Return whether everybody that wanted the application's state has it."""
         return not any(host.life is not None and host.life.transferring for host in self._alive())
 
+    def _is_confirmed(self) -> bool:
+        """Return whether whoever made the view has heard that the others have it."""
+        for life in (host.life for host in self._alive()):
+            view = None if life is None else life.view
+            if life is not None and view is not None and view.id.coordinator == life.address:
+                others = view.members[1:]
+                return all((view.id, member) in life.confirmed for member in others)
+        return True
+
     @staticmethod
     def _roster_of(host: Host) -> Any:
         participant: Any = host.member
@@ -198,7 +207,8 @@ class Lives(Stage):
         assert life is not None
         size_bytes = split(self.script.seed, f"state {host.name}").choice(_STATE_SIZES_BYTES)
         state = host.application.save(f"{host.life_name} {event.transfer}", size_bytes)
-        self.judge.give_state(life, state)
+        handed = {key: last for key, (last, _, _) in host.application.handed.items()}
+        self.judge.give_state(life, state, handed)
         self._call(host, "provide", participant.provide, event.transfer, state)
 
 

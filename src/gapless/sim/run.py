@@ -244,9 +244,7 @@ def sweep(
     """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done."""
     result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
     begin_s = perf_counter()
-    run = partial(
-        simulate, members=members, messages=messages, profile=profile, config=config, membership=membership
-    )
+    run = partial(simulate, members=members, messages=messages, profile=profile, config=config, membership=membership)
     for outcome in _outcomes(run, seeds, workers):
         result.add(outcome)
         if progress is not None:

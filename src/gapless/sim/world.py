@@ -17,12 +17,11 @@ from heapq import heappop
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.rare import never
 from gapless.identity import Marks, View, group_id
-from gapless.sim.faults import NEVER_NS, Clock
+from gapless.sim.faults import NEVER_NS
 from gapless.sim.hosts import Host
-from gapless.sim.lives import Lives
 from gapless.sim.liveness import patience_ns
+from gapless.sim.lives import Lives
 from gapless.sim.naming import life_address, node_number
 from gapless.sim.script import (
     ZERO,
@@ -42,11 +41,9 @@ from gapless.sim.script import (
     Start,
     Tune,
 )
-from gapless.sim.seeds import split
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
-    from gapless.core.rare import Rarely
     from gapless.identity import Address, Digest
     from gapless.sim.script import Action
 
@@ -150,7 +147,7 @@ class World(Lives):
             return False
         if self.script.membership:
             self._look_for_group()
-            if self.judge.gathered_ns is None or not self._has_all_states():
+            if self.judge.gathered_ns is None or not self._has_all_states() or not self._is_confirmed():
                 return False
         return all(host.is_quiet(self._by_node) for host in self._alive())
 
