@@ -272,10 +272,19 @@ class Membership:
 
     def _on_leave(self, frame: Leave, context: Context) -> None:
         if frame.origin in self.members:
-            self.leaving.add(frame.origin)
+            self._note_leaving(frame.origin, context)
             self.coordinator.plan(context)
         else:
             self.show(frame.origin, context)
+
+    def _note_leaving(self, member: Address, context: Context) -> None:
+        """Take note of one that leaves; if this one leaves too, neither waits for the other."""
+        acting, known = self.acting, member in self.leaving
+        self.leaving.add(member)
+        if self.asks_to_leave and not known:
+            context.transmit(member, Leave(self.me))
+            if self.acting != acting:
+                self.ask_to_leave(context)
 
     def _on_beacon(self, frame: Beacon, context: Context) -> None:
         if self.roster is None:
@@ -367,6 +376,7 @@ class Membership:
         self.leaving.add(self.me)
         acting = self.acting
         if acting is None:
+            context.transmit(None, Leave(self.me))  # the others that leave too have one less to wait for
             self.over(Left(True), context)
             return
         context.transmit(acting, Leave(self.me))
