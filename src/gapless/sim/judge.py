@@ -87,8 +87,8 @@ class Check:
     What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
     for frames, ``told`` for events before the frames are looked at, ``handed`` for deliveries, ``stepped`` after a step
     of a member that has connections. Frames about membership and state have ``about_in`` and ``about_out``; ``began``
-    and ``ended`` tell of lives, ``gave`` of a state that is given, ``scattered`` that a group which was one has another view
-    to come.
+    and ``ended`` tell of lives, ``gave`` of a state that is given, ``scattered`` that a group which was one has another
+    view to come.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """

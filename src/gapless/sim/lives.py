@@ -145,7 +145,10 @@ class Lives(Stage):
         return not any(host.life is not None and host.life.transferring for host in self._alive())
 
     def _is_confirmed(self) -> bool:
-        """Return whether whoever made the view has heard that the others have it."""
+        """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
+        participants: list[Any] = [host.member for host in self._alive()]
+        if any(one.liveness.dead or one.liveness._asked for one in participants):
+            return False
         for life in (host.life for host in self._alive()):
             view = None if life is None else life.view
             if life is not None and view is not None and view.id.coordinator == life.address:
