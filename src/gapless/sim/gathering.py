@@ -18,7 +18,21 @@ from gapless.config import UNICASTS
 from gapless.sim.family import rare_branches, spread, with_profile
 from gapless.sim.faults import Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
 from gapless.sim.naming import node_name
-from gapless.sim.script import Crash, Leave, Mark, Pause, Read, Resume, Script, Send, Start, payload
+from gapless.sim.script import (
+    HEAL,
+    ONE_WAY,
+    PARTITION,
+    Crash,
+    Leave,
+    Mark,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    payload,
+)
 from gapless.sim.seeds import per_mille, split
 from gapless.sim.swarm import _SIMPLE, Plan, draw_config
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -159,7 +173,6 @@ class _Story:
     durable: bool
     now_ns: int = 0
     actions: list[Action] = field(default_factory=list)
-    partitions: list[Partition] = field(default_factory=list)
     up: list[str] = field(default_factory=list)
     bursts_ns: list[int] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
@@ -376,10 +389,9 @@ class _Story:
             self.now_ns += 2 * self.config.merge_interval_ns
 
     def _partition(self, partition: Partition) -> None:
-        self.partitions.append(partition)
         side = ",".join(sorted(partition.side))
-        kind = "partition" if partition.symmetric else "one-way"
-        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, "heal"))
+        kind = PARTITION if partition.symmetric else ONE_WAY
+        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, HEAL))
 
     def _work_hard(self, at_ns: int | None = None) -> None:
         """Let everybody send much at this time."""
@@ -413,7 +425,7 @@ def _work(rng: Random, names: tuple[str, ...], messages: int, story: _Story, con
 
 
 def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
-    made: list[Fault] = list(story.partitions)
+    made: list[Fault] = []
     for name in on:
         rng = split(seed, f"gathering {name}")
         if name == "targeted":

@@ -19,10 +19,10 @@ from gapless.core.ready import Expelled, Left, StateReceived, StateWanted
 from gapless.identity import group_id
 from gapless.sim.application import Application
 from gapless.sim.belonging import group_bound_ns
-from gapless.sim.faults import NEVER_NS, Clock
+from gapless.sim.faults import NEVER_NS, Clock, Partition
 from gapless.sim.hosts import Host
 from gapless.sim.liveness import CLOCK_PERCENT
-from gapless.sim.script import Crash, Pause, Resume, Scripted, Start
+from gapless.sim.script import HEAL, ONE_WAY, PARTITION, Crash, Mark, Pause, Resume, Scripted, Start
 from gapless.sim.seeds import split
 from gapless.sim.stage import Stage
 
@@ -50,6 +50,8 @@ class Lives(Stage):
         judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
         faults = [fault for fault in self.network.chain.faults if not (isinstance(fault, Scripted) and not fault.fates)]
         if faults or self.late is not None or script.late_ns or config.on_pin == "expel":
+            return
+        if any(isinstance(action, Mark) and action.what in {PARTITION, ONE_WAY} for action in script.actions):
             return
         pauses = [action for action in script.actions if isinstance(action, (Pause, Resume))]
         longest_ns = config.suspect_after_ns * 100 // CLOCK_PERCENT
@@ -100,6 +102,19 @@ class Lives(Stage):
             return name in on and self.now_ns < self.script.calm_ns and draw() < _RARELY
 
         return rarely
+
+    def _mark(self, action: Mark) -> None:
+        """Take note of a mark; where members make their own views, a partition begins or ends with it."""
+        if self.sightings is None:
+            self.observer.mark(action)
+            return
+        self.judge.t_ns = self.now_ns
+        self.sightings.mark(action)
+        side, cuts = frozenset(action.who.split(",")), self.network.cuts
+        if action.what == HEAL:
+            self.network.cuts = [cut for cut in cuts if cut.side != side]
+        elif action.what in {PARTITION, ONE_WAY}:
+            cuts.append(Partition(side, self.now_ns, NEVER_NS, symmetric=action.what == PARTITION))
 
     # Views
 

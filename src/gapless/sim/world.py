@@ -199,10 +199,7 @@ class World(Lives):
             self._start(action)
             return
         if isinstance(action, Mark):
-            self.observer.mark(action)
-            if self.sightings is not None:
-                self.judge.t_ns = self.now_ns
-                self.sightings.mark(action)
+            self._mark(action)
             return
         host = self.hosts.get(action.who.rstrip("'"))
         if host is None or host.member is None or not (self.script.membership or host.life_name == action.who):
