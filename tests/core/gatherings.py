@@ -9,10 +9,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.core.gathering import GROUP, Gathering
-
 from gapless.wire import encode
 from gapless.wire.frames import NewView
+from tests.core.gathering import GROUP, Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,7 +67,7 @@ def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gather
 def lossy(world: Gathering, share: float, seed: int = 1) -> None:
     """Let the network lose this share of all datagrams."""
     rng = Random(seed)
-    world.drop = lambda source, target, frame: rng.random() < share  # noqa: ARG005
+    world.drop = lambda source, target, frame: rng.random() < share
 
 
 def say(world: Gathering, name: str, sender: Address, *frames: Frame, to_me: bool = False) -> Ready:
@@ -124,5 +123,3 @@ def check_no_twice(world: Gathering, names: Iterable[str] | None = None) -> None
 def is_roster(frame: Frame) -> bool:
     """Return whether a frame carries a roster or a part of one."""
     return isinstance(frame, NewView)
-
-

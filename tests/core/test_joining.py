@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.gathering import GROUP, MS, S, Gathering
+
+from gapless.core import coordinator, membership, rosters
+from gapless.core.ready import Left, Located, Started, ViewInstalled
+from gapless.errors import LocalProtocolError
+from gapless.identity import Address, Place, ViewId
+from gapless.wire import encode
+from gapless.wire.frames import Alive, Data, Join, NewView
+from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
     Clock,
@@ -16,13 +23,6 @@ from tests.core.gatherings import (
     members,
     say,
 )
-
-from gapless.core import coordinator, membership, rosters
-from gapless.core.ready import Left, Located, Started, ViewInstalled
-from gapless.errors import LocalProtocolError
-from gapless.identity import Address, Place, ViewId
-from gapless.wire import encode
-from gapless.wire.frames import Alive, Data, Join, NewView
 
 
 def test_one_that_hears_nobody_founds_a_group_of_its_own() -> None:
@@ -268,7 +268,7 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
 
 
 def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
-    for point in range(0, 40):
+    for point in range(40):
         world = Clock(3)
         world.join("a")
         world.settle()
@@ -380,9 +380,6 @@ def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(monke
 
 
 def _datagram(sender: Address, frame: Join | Alive) -> bytes:
-    from tests.core.gathering import GROUP  # noqa: PLC0415
-
-    from gapless.wire import encode  # noqa: PLC0415
 
     return encode(GROUP, sender, (frame,))
 

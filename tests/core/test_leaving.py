@@ -7,7 +7,7 @@ import pytest
 from gapless.core.ready import Expelled, Left, Lost, Stalled, Suspected
 from gapless.errors import LocalProtocolError
 from gapless.wire.frames import Data, Leave
-from tests.core.gathering import S, Gathering
+from tests.core.gathering import Gathering, S
 from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, lossy, members
 
 

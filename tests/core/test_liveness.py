@@ -7,7 +7,7 @@ import pytest
 from gapless.core.ready import Accepted, Expelled, Pinned, Suspected
 from gapless.errors import LocalProtocolError
 from gapless.wire.frames import Ack, Alive, Suspect
-from tests.core.gathering import S, Gathering
+from tests.core.gathering import Gathering, S
 from tests.core.gatherings import FAST, check_views, events, frames_of, gathered, lossy, members
 
 

@@ -404,6 +404,8 @@ class S14(Check):
     def measure(self, life: Life) -> None:
         """Compare the sizes of all tables with the formula."""
         member, config, reach = life.member, self.config, self.judge.reach
+        if getattr(member, "phase", "") == "over":
+            return  # it does nothing any more
         members = max(1, len(life.view_members))
         early = config.become_server_queue_size if config.retransmits else reach
         windows = [stream.window for stream in member.inbound.values() if stream.window is not None]

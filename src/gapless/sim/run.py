@@ -146,6 +146,11 @@ def world_of(plan: Plan, *, record: bool = False, trace: bool = False, hasty: bo
     )
 
 
+def usual_messages(*, membership: bool) -> int:
+    """Return how many messages each node sends if nobody says otherwise."""
+    return gathering.MESSAGES if membership else MESSAGES
+
+
 def plan_of(
     seed: int,
     *,
@@ -157,8 +162,8 @@ def plan_of(
     membership: bool = False,
 ) -> Plan:
     """Return what a seed draws: a group that is told its views, or one that makes its own."""
-    drawn, usual = (draw_membership, gathering.MESSAGES) if membership else (draw, MESSAGES)
-    messages = usual if messages is None else messages
+    messages = usual_messages(membership=membership) if messages is None else messages
+    drawn = draw_membership if membership else draw
     return drawn(seed, members=members, messages=messages, character=character, profile=profile, config=config)
 
 

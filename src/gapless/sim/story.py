@@ -45,10 +45,10 @@ from gapless.core.ready import (
 )
 from gapless.sim.checkers import S14
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT
+from gapless.sim.letters import show_time
 from gapless.sim.naming import kind_of, life_name, stream_of
 from gapless.sim.script import Cancel, Crash, Leave, Pause, Read, Resume, Start
 from gapless.sim.tracing import Tracer
-from gapless.sim.words import show_time
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import Ack, Close, Data, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Unreliable, Vote, decode
