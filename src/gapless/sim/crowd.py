@@ -8,18 +8,19 @@ is checked here costs next to nothing, and is seen from outside the machine:
 * what a receiver should have: everything that a sender put on the network from the moment at which the receiver came
   into the sender's own view. What came before that must not be delivered.
 
-Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network with multicast does.
+Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network with multicast does. A
+process may be given a time that it needs for each datagram that it reads or writes: it then does one after the other,
+and what comes meanwhile waits.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from heapq import heappop, heappush
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.participant import Participant
-from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Ready, ViewInstalled
+from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Ready, Started, ViewInstalled
 from gapless.identity import Address, View, ViewId, group_id
 from gapless.sim.naming import kind_of
 from gapless.sim.seeds import split
@@ -64,6 +65,7 @@ class Node:
         self.member: Participant | None = None
         self.view: View | None = None
         self.heard: dict[Address, Heard] = {}
+        self.started: set[Address] = set()
         self.sent = 0
         self.numbered = 0
         self.last_sent_ns = 0
@@ -72,6 +74,8 @@ class Node:
         self.ended: Expelled | Left | None = None
         self.due_ns: int | None = None
         self.feed: Callable[[], None] | None = None
+        self.free_ns = 0
+        self.inbox: deque[Datagram] = deque()
 
     def pause_ns(self, now_ns: int) -> int:
         """Return the longest time without a new message since this was asked last, and begin to measure anew."""
@@ -83,7 +87,8 @@ class Node:
 class Crowd:
     """Participants, the network between them, and the time.
 
-    ``hold`` says for how much longer than ``delay_ns`` a frame is under way.
+    ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how long a process is busy
+    with each datagram that it reads or writes.
     """
 
     def __init__(
@@ -94,8 +99,10 @@ class Crowd:
         delay_ns: int = NS_PER_MS,
         loss: float = 0.0,
         hold: Callable[[Frame], int] | None = None,
+        handling_ns: int = 0,
     ) -> None:
         self.config = config
+        self.handling_ns = handling_ns
         self.delay_ns = delay_ns
         self.loss = loss
         self.hold = hold
@@ -114,7 +121,7 @@ class Crowd:
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._in_view: Counter[ViewId] = Counter()
-        self._newest: View | None = None
+        self.newest: View | None = None
 
     # Lives
 
@@ -147,7 +154,7 @@ class Crowd:
 
     def is_one(self) -> bool:
         """Return whether all that live are in one view, and nobody else is."""
-        view, living = self._newest, len(self.living)
+        view, living = self.newest, len(self.living)
         return view is not None and len(view.members) == living == self._in_view[view.id]
 
     # Messages
@@ -245,7 +252,8 @@ class Crowd:
             targets = [other for other in targets if self._rng.random() >= self.loss]
         if targets:
             held_ns = 0 if self.hold is None else max(map(self.hold, said.frames))
-            self.at(self.now_ns + self.delay_ns + held_ns, self._arrive, targets, said)
+            node.free_ns = max(node.free_ns, self.now_ns) + self.handling_ns
+            self.at(node.free_ns + self.delay_ns + held_ns, self._arrive, targets, said)
 
     def _count(self, said: Datagram, datagram_bytes: int, links: int, node: Node) -> None:
         """Count the frames on each link; the header of a datagram counts for its first frame."""
@@ -261,8 +269,25 @@ class Crowd:
 
     def _arrive(self, targets: Iterable[Node], said: Datagram) -> None:
         for node in targets:
-            if node.member is not None:
-                self._work(node, node.member.hear(said, self.now_ns))
+            if node.inbox:
+                node.inbox.append(said)
+            elif node.free_ns > self.now_ns:
+                node.inbox.append(said)
+                self.at(node.free_ns, self._read, node)
+            else:
+                self._hear(node, said)
+
+    def _read(self, node: Node) -> None:
+        """Read the next datagram that waits, unless the process was kept busy meanwhile."""
+        if node.free_ns <= self.now_ns:
+            self._hear(node, node.inbox.popleft())
+        if node.inbox:
+            self.at(node.free_ns, self._read, node)
+
+    def _hear(self, node: Node, said: Datagram) -> None:
+        if node.member is not None:
+            node.free_ns = self.now_ns + self.handling_ns
+            self._work(node, node.member.hear(said, self.now_ns))
 
     # What the application sees
 
@@ -272,6 +297,8 @@ class Crowd:
         for event in ready.events:
             if isinstance(event, ViewInstalled):
                 self._install(node, event.view, sent)
+            elif isinstance(event, Started):
+                node.started.add(event.origin)
             elif isinstance(event, (Expelled, Left)):
                 node.ended = event
                 self._end(node)
@@ -290,8 +317,8 @@ class Crowd:
             self._problem(f"{node.address}: installed view {view.id} without being in it")
         node.view = view
         self._in_view[view.id] += 1
-        if self._newest is None or view.id.number >= self._newest.id.number:
-            self._newest = view
+        if self.newest is None or view.id.number >= self.newest.id.number:
+            self.newest = view
         first_ns, _, count = self.installed.get(view.id, (self.now_ns, 0, 0))
         self.installed[view.id] = first_ns, self.now_ns, count + 1
         # A view is a step of its own: whatever this member sent before it was not meant for those who are new in it.

@@ -11,20 +11,19 @@ message from before that may.
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import Config
 from gapless.sim.crowd import Crowd, Node
+from gapless.sim.pool import results
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire.frames import NewView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gapless.wire.frames import Frame
 
@@ -110,19 +109,11 @@ def join_under_load(
 ) -> list[JoinsRow]:
     """Run every setting, in ``workers`` processes; ``progress`` is told how many are done."""
     found = []
-    for done, row in enumerate(_results(rows, workers), 1):
+    for done, row in enumerate(results([partial(run_setting, row) for row in rows], workers), 1):
         found.append(row)
         if progress is not None:
             progress(done)
     return found
-
-
-def _results(rows: Sequence[Setting], workers: int) -> Iterator[JoinsRow]:
-    if workers <= 1 or len(rows) == 1:
-        yield from map(run_setting, rows)
-        return
-    with ProcessPoolExecutor(min(workers, len(rows)), mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run_setting, rows)
 
 
 def run_setting(setting: Setting) -> JoinsRow:
