@@ -23,10 +23,18 @@ class LocalProtocolError(GaplessError):
 class RemoteProtocolError(GaplessError):
     """A datagram is not what the wire format allows.
 
-    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS`, fit for a counter; the message adds
-    detail.
+    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS` (of a locator, ``locator``), fit for a
+    counter; the message adds detail.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+class ClosedError(LocalProtocolError):
+    """The member has left, was closed, or has failed; the message says which."""
+
+
+class TransportError(GaplessError):
+    """The network of this machine does not give what was asked for; the message says what to try."""

@@ -28,6 +28,8 @@ NOT_BACK = 0x08
 """Flag: the origin does not want its own message back."""
 ACKED = 0x10
 """Flag: every receiver acknowledges the message as soon as it has delivered it."""
+ALONE = 0x20
+"""Flag of an out-of-band message: it is for one member, and no other gets it."""
 
 MAX_PART_BYTES = 0xFFFF
 """The longest single entry of a run; a longer message travels in pieces."""

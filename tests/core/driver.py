@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
 from types import FrameType
@@ -110,10 +110,28 @@ class Group:
         datagram = encode(group, sender, frames)
         return self.step(NAMES[name], lambda m: m.receive(datagram, self.now_ns))
 
-    def install(self, view: View, members: list[Address] | None = None, digest: Digest | None = None) -> None:
-        """Install a view at ``members`` (all of it, unless given)."""
+    def install(
+        self, view: View, members: list[Address] | None = None, digest: Digest | None = None, **places: Any
+    ) -> None:
+        """Install a view at ``members`` (all of it, unless given); ``places``: who is kept, and who is back."""
         for member in members or view.members:
-            self.step(member, lambda m: m.install(view, self.now_ns, digest))
+            self.step(member, lambda m: m.install(view, self.now_ns, digest, **places))
+
+    def crash(self, address: Address) -> Member:
+        """Let a member end without a word; what is on its way to it is lost."""
+        self.addresses.remove(address)
+        return self.members.pop(address)
+
+    def begin(self, address: Address, *, resume: Mapping[Address, int] | None = None) -> Member:
+        """Begin another life, which has no view yet; with ``resume`` it is that of a durable member."""
+        member = Member(address, GROUP, self.config, Random(f"{address}"), tracing=True)
+        if resume is not None:
+            member.resume(resume)
+        self.addresses.append(address)
+        self.members[address] = member
+        for table in (self.deliveries, self.events, self.steps):
+            table[address] = []
+        return member
 
     # The network
 

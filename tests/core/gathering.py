@@ -55,8 +55,8 @@ class Gathering:
         self.delay_ns = delay_ns
         self.rejoin = rejoin
         self.now_ns = 0
-        self.drop: Callable[[str, str, Frame], bool] = lambda source, target, frame: False  # noqa: ARG005
-        self.delay: Callable[[str, str, Frame], int] = lambda source, target, frame: 0  # noqa: ARG005
+        self.drop: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
+        self.delay: Callable[[str, str, Frame], int] = lambda source, target, frame: 0
         self.sides: list[str] = []
         self.sent: list[tuple[int, str, Frame]] = []
         self._rng = Random(seed)
@@ -71,16 +71,16 @@ class Gathering:
 
     # What happens to members
 
-    def start(self, name: str, **options: Any) -> Participant:
-        """Begin a life at ``name``."""
-        host = self.hosts[name]
+    def start(self, where: str, **options: Any) -> Participant:
+        """Begin a life at ``where``."""
+        host = self.hosts[where]
         host.incarnation += 1
         host.paused = False
         host.inbox = []
         host.options = options
         address = Address(host.node, host.incarnation)
         host.member = Participant(
-            address, GROUP, self.config, Random(self._rng.random()), locator=name.encode(), tracing=True, **options
+            address, GROUP, self.config, Random(self._rng.random()), locator=where.encode(), tracing=True, **options
         )
         host.due_ns = None
         return host.member

@@ -170,5 +170,5 @@ def test_activity_puts_the_end_of_a_connection_off_and_does_not_lose_it() -> Non
     while member.deadline_ns is not None:
         now_ns = member.deadline_ns
         events = member.tick(now_ns).events
-        states += [(now_ns - start_ns, event.state) for event in events]  # type: ignore[union-attr]
+        states += [(now_ns - start_ns, event.state) for event in events]  # type: ignore[union-attr, misc]
     assert states == [(100 * MS, "closing"), (150 * MS, "closed")]

@@ -11,8 +11,9 @@ from gapless.core.member import Member
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Marks, View, ViewId
 from gapless.wire.codec import encode
-from gapless.wire.frames import Ack, Frame, Gone, Nak, Tail
+from gapless.wire.frames import Ack, Frame, Gone, Membership, Nak, State, Tail
 from tests.core.driver import GROUP, MS, SECOND, A, B, C, Group, data
+from tests.wire.samples import GOLDEN
 
 
 def busy() -> Group:
@@ -36,6 +37,17 @@ FRAMES: list[Frame] = [
     Gone(B, 90),
 ]
 names = [type(frame).__name__ + str(at) for at, frame in enumerate(FRAMES)]
+ABOUT_THE_GROUP: list[Frame] = [frame for frame, _ in GOLDEN if isinstance(frame, (Membership, State))]
+
+
+@pytest.mark.parametrize("frame", ABOUT_THE_GROUP, ids=[f"{frame}"[:60] for frame in ABOUT_THE_GROUP])
+def test_a_member_that_is_told_its_views_listens_to_nothing_else_about_them(frame: Frame) -> None:
+    group = busy()
+    before = state(group["a"])
+    ready = group["a"].receive(encode(GROUP, B, [frame]), group.now_ns)
+    assert state(group["a"]) == before
+    assert (ready.transmits, ready.deliveries, ready.events) == ([], [], [])
+    assert group["a"].counters["dropped.membership"] == 1
 
 
 @pytest.mark.behaviour("N4-38", "P-22")

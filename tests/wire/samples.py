@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import U32_MAX, U64_MAX, Address
+from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
@@ -27,7 +27,22 @@ from gapless.wire import (
     decode,
 )
 from gapless.wire.codec import SEQNO_MAX
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
 
 GROUP = 0xA1A2A3A4A5A6A7A8
 SENDER = Address(0xB1B2B3B4B5B6B7B8, 0xC1C2C3C4C5C6C7C8)
@@ -39,6 +54,11 @@ LINK = CONNECTION + 0x0A0B
 HEADER_HEX = "a8a7a6a5a4a3a2a1 b8b7b6b5b4b3b2b1 c8c7c6c5c4c3c2c1"
 ORIGIN_HEX = "0807060504030201 1817161514131211"
 LINK_HEX = "0b0a000000000080"
+
+FIRST, SECOND = Address(1, 2), Address(3, 4)
+FIRST_HEX, SECOND_HEX = f"01{'00' * 7} 02{'00' * 7}", f"03{'00' * 7} 04{'00' * 7}"
+VIEW, VIEW_HEX = ViewId(0x0102, FIRST), f"02010000 {FIRST_HEX}"
+BASE_VIEW, BASE_VIEW_HEX = ViewId(0x0101, SECOND), f"01010000 {SECOND_HEX}"
 
 GOLDEN: list[tuple[Frame, str]] = [
     (
@@ -106,18 +126,47 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"0a 00 2b00 {ORIGIN_HEX} 01{'00' * 7} 03000000 04{'00' * 7} 0200 0000 0100 78",
     ),
     (Close(ORIGIN, LINK), f"20 40 1800 {ORIGIN_HEX} {LINK_HEX}"),
+    (Join(Place(ORIGIN)), f"10 00 1200 {ORIGIN_HEX} 00 00"),
+    (Join(Place(ORIGIN, "zoé", b"\x01\x02"), relay=True), f"10 01 1800 {ORIGIN_HEX} 04 02 7a6fc3a9 0102"),
+    (Leave(ORIGIN), f"11 00 1000 {ORIGIN_HEX}"),
+    (Alive(ORIGIN, None, you=False), f"12 00 1000 {ORIGIN_HEX}"),
+    (Alive(ORIGIN, None, you=False, answer=True), f"12 04 1000 {ORIGIN_HEX}"),
+    (Alive(ORIGIN, VIEW, you=False), f"12 01 2400 {ORIGIN_HEX} {VIEW_HEX}"),
+    (Alive(ORIGIN, VIEW, you=True, answer=True), f"12 07 2400 {ORIGIN_HEX} {VIEW_HEX}"),
+    (Suspect(ORIGIN, (SECOND, FIRST)), f"13 00 3200 {ORIGIN_HEX} 0200 {SECOND_HEX} {FIRST_HEX}"),
+    (Suspect(ORIGIN, (FIRST,), pins=True), f"13 01 2200 {ORIGIN_HEX} 0100 {FIRST_HEX}"),
+    (NewView(ORIGIN, VIEW, None, 0, 1, b"abc"), f"14 00 2b00 {ORIGIN_HEX} {VIEW_HEX} 0000 0100 616263"),
+    (
+        NewView(ORIGIN, VIEW, BASE_VIEW, 0x0201, 0x0301, b"d"),
+        f"14 01 3d00 {ORIGIN_HEX} {VIEW_HEX} 0102 0103 {BASE_VIEW_HEX} 64",
+    ),
+    (AskView(ORIGIN), f"15 00 1000 {ORIGIN_HEX}"),
+    (Beacon(ORIGIN, VIEW, ()), f"16 00 2600 {ORIGIN_HEX} {VIEW_HEX} 0000"),
+    (Beacon(ORIGIN, VIEW, (SECOND,)), f"16 00 3600 {ORIGIN_HEX} {VIEW_HEX} 0100 {SECOND_HEX}"),
+    (MergeAsk(ORIGIN, 0x0A0B), f"17 00 1800 {ORIGIN_HEX} 0b0a000000000000"),
+    (MergeReply(ORIGIN, 0x0A0B, VIEW, willing=False), f"18 00 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}"),
+    (MergeReply(ORIGIN, 0x0A0B, VIEW, willing=True), f"18 01 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}"),
+    (StateAsk(ORIGIN, 0x0A0B, ()), f"19 00 1a00 {ORIGIN_HEX} 0b0a000000000000 0000"),
+    (
+        StateAsk(ORIGIN, 0x0A0B, (Progress(FIRST, 5, 6),)),
+        f"19 00 3a00 {ORIGIN_HEX} 0b0a000000000000 0100 {FIRST_HEX} 05{'00' * 7} 06{'00' * 7}",
+    ),
+    (StateOffer(ORIGIN, 0x0A0B, 1, 2, b"ef"), f"1a 00 1e00 {ORIGIN_HEX} 0b0a000000000000 0100 0200 6566"),
+    (StatePull(ORIGIN, 0x0A0B, 0x0C, 0x0D), f"1b 00 2400 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 0d000000"),
+    (StateChunk(ORIGIN, 0x0A0B, 0x0C, b"gh"), f"1c 00 2200 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 6768"),
 ]
 
 
 def raw(*frames: bytes, magic: bytes = b"GL", version: int = 1, flags: int = 0) -> bytes:
     """Build a datagram by hand, so that the tests do not ask the codec what it thinks."""
     rest = bytes.fromhex(HEADER_HEX) + b"".join(frames)
-    return pack("<2sBBI", magic, version, flags, crc32(rest)) + rest
+    return pack("<2sBBI", magic, version, flags, crc32(rest, flags)) + rest
 
 
-def raw_frame(kind: int, body: bytes, flags: int = 0, length: int | None = None) -> bytes:
-    head = pack("<BBH", kind, flags, 16 + len(body) if length is None else length)
-    return head + bytes.fromhex(ORIGIN_HEX) + body
+def raw_frame(
+    kind: int, body: bytes, flags: int = 0, length: int | None = None, origin: tuple[int, int] = ORIGIN
+) -> bytes:
+    return pack("<BBHQQ", kind, flags, 16 + len(body) if length is None else length, *origin) + body
 
 
 def raw_run(
@@ -155,6 +204,15 @@ def raw_votes(*entries: tuple[int, int, int, int], count: int | None = None, kin
 
 def raw_tail(low: int, high: int, start: int, flags: int = 0, reader: int = 0) -> bytes:
     return raw_frame(5, pack("<QQQQ", low, high, start, reader), flags)
+
+
+def raw_view(number: int = 2, coordinator: Address = FIRST) -> bytes:
+    return pack("<IQQ", number, *coordinator)
+
+
+def raw_members(*addresses: tuple[int, int], count: int | None = None) -> bytes:
+    table = b"".join(pack("<QQ", *address) for address in addresses)
+    return pack("<H", len(addresses) if count is None else count) + table
 
 
 def reason_of(datagram: bytes) -> str:
@@ -220,6 +278,43 @@ def out_of_band_frames(draw: st.DrawFn) -> OutOfBand:
     return OutOfBand(run, draw(st.integers(0, run.first - 1)))
 
 
+members = st.builds(Address, u64, u64).filter(any)
+close_members = st.builds(Address, st.integers(0, 3), st.integers(0, 3)).filter(any)
+member_lists = st.lists(members | close_members, unique=True, max_size=10).map(tuple)
+view_ids = st.builds(ViewId, st.integers(1, U32_MAX), members)
+names = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=64).filter(
+    lambda name: len(name.encode()) <= 64
+)
+locators = st.binary(max_size=64)
+places = st.builds(Place, members, names, locators)
+bodies = st.binary(min_size=1, max_size=50)
+starts = st.just(()) | progress().map(lambda entries: tuple(entry for entry in entries if any(entry.origin)))
+
+
+@st.composite
+def alive_frames(draw: st.DrawFn) -> Alive:
+    view = draw(st.none() | view_ids)
+    return Alive(draw(members), view, view is not None and draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def part_numbers(draw: st.DrawFn) -> tuple[int, int]:
+    parts = draw(st.integers(1, 0xFFFF))
+    return draw(st.integers(0, parts - 1)), parts
+
+
+@st.composite
+def new_view_frames(draw: st.DrawFn) -> NewView:
+    view = draw(view_ids)
+    base = draw(st.none() | view_ids.filter(lambda base: base.number < view.number)) if view.number > 1 else None
+    return NewView(draw(members), view, base, *draw(part_numbers()), draw(bodies))
+
+
+@st.composite
+def state_offer_frames(draw: st.DrawFn) -> StateOffer:
+    return StateOffer(draw(members), draw(u64), *draw(part_numbers()), draw(bodies))
+
+
 frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
     "data": data_frames(),
     "ack": st.builds(Ack, addresses, marks, u32, epochs),
@@ -232,5 +327,18 @@ frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
     "out of band ack": st.builds(OutOfBandAck, addresses, ranges(1)),
     "unreliable": st.builds(Unreliable, runs(firsts=1, known=(NOT_BACK,))),
     "close": st.builds(Close, addresses, links),
+    "join": st.builds(Join, places, st.booleans()),
+    "leave": st.builds(Leave, members),
+    "alive": alive_frames(),
+    "suspect": st.builds(Suspect, members, member_lists.filter(len), st.booleans()),
+    "new view": new_view_frames(),
+    "ask view": st.builds(AskView, members),
+    "beacon": st.builds(Beacon, members, view_ids, member_lists),
+    "merge ask": st.builds(MergeAsk, members, u64),
+    "merge reply": st.builds(MergeReply, members, u64, view_ids, st.booleans()),
+    "state ask": st.builds(StateAsk, members, u64, starts),
+    "state offer": state_offer_frames(),
+    "state pull": st.builds(StatePull, members, u64, st.integers(0, SEQNO_MAX - U32_MAX), u32),
+    "state chunk": st.builds(StateChunk, members, u64, st.integers(0, SEQNO_MAX - 50), bodies),
 }
 frame_lists = st.lists(st.one_of(*frame_kinds.values()), min_size=1, max_size=6)

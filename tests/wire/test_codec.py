@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import U32_MAX, U64_MAX, Address
+from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
@@ -29,14 +29,33 @@ from gapless.wire import (
     encode,
 )
 from gapless.wire.codec import SEQNO_MAX
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
 from tests.wire.samples import (
+    BASE_VIEW,
+    FIRST,
     GOLDEN,
     GROUP,
     HEADER_HEX,
     LINK,
     ORIGIN,
+    SECOND,
     SENDER,
+    VIEW,
     addresses,
     frame_kinds,
     frame_lists,
@@ -84,9 +103,19 @@ def test_a_run_that_fills_its_room_fills_the_frame(max_frame_bytes: int, epoch: 
     assert len(encode(GROUP, SENDER, [frame])) == max_frame_bytes - 8
 
 
+@pytest.mark.parametrize("max_frame_bytes", [200, 1400, 60_000, 65_507])
+def test_a_part_that_fills_its_room_fills_the_frame(max_frame_bytes: int) -> None:
+    view = NewView(ORIGIN, VIEW, BASE_VIEW, 0, 1, b"x" * codec.new_view_room_bytes(max_frame_bytes))
+    offer = StateOffer(ORIGIN, 1, 0, 1, b"x" * codec.state_offer_room_bytes(max_frame_bytes))
+    chunk = StateChunk(ORIGIN, 1, 0, b"x" * codec.state_chunk_room_bytes(max_frame_bytes))
+    for frame in (view, offer, chunk):
+        assert len(encode(GROUP, SENDER, [frame], addressee=1)) == max_frame_bytes
+    assert len(encode(GROUP, SENDER, [view._replace(base=None)], addressee=1)) == max_frame_bytes - 20
+
+
 def test_kinds_kept_free_do_not_meet_the_kinds_in_use() -> None:
     free = {*codec.MEMBERSHIP_KINDS, *codec.UNICAST_KINDS}
-    assert len(free) == 31
+    assert len(free) == 18
     assert free.isdisjoint(codec._DECODERS)
 
 
@@ -152,6 +181,22 @@ EXTREMES: list[Frame] = [
     OutOfBandAck(ORIGIN, tuple((seqno, seqno) for seqno in range(1, 5460))),
     Unreliable(Run.of(ORIGIN, 1, [b"x" * 65_495], NOT_BACK)),
     Close(ORIGIN, U64_MAX),
+    Join(Place(Address(0, 1), "n" * 64, b"l" * 64)),
+    Join(Place(Address(1, 0), "é" * 32)),
+    Join(Place(ORIGIN, " \u00a0\U0010ffff~")),
+    Alive(ORIGIN, ViewId(U32_MAX, Address(U64_MAX, U64_MAX)), you=True),
+    Suspect(ORIGIN, tuple(Address(1, life) for life in range(4094))),
+    Suspect(ORIGIN, (ORIGIN,)),
+    NewView(ORIGIN, ViewId(2, FIRST), ViewId(1, FIRST), 0xFFFE, 0xFFFF, b"x" * 65_475),
+    Beacon(ORIGIN, VIEW, tuple(Address(1, life) for life in range(4093))),
+    MergeAsk(ORIGIN, 0),
+    MergeReply(ORIGIN, U64_MAX, VIEW, willing=True),
+    StateAsk(ORIGIN, U64_MAX, tuple(Progress(Address(1, life), 0, SEQNO_MAX) for life in range(2047))),
+    StateOffer(ORIGIN, 0, 0, 1, b"x" * 65_507),
+    StatePull(ORIGIN, 0, 0, 0),
+    StatePull(ORIGIN, 0, SEQNO_MAX - U32_MAX, U32_MAX),
+    StateChunk(ORIGIN, 0, SEQNO_MAX - 1, b"x"),
+    StateChunk(ORIGIN, 0, 0, b"x" * 65_503),
 ]
 
 
@@ -162,6 +207,8 @@ def test_the_extremes_survive_the_wire(frame: Frame) -> None:
 
 # What must not be sent
 
+NOBODY = Address(0, 0)
+
 wild = st.integers(-2, 3) | st.integers(SEQNO_MAX - 2, SEQNO_MAX + 2) | st.integers(U64_MAX - 1, U64_MAX + 2)
 wild_addresses = st.builds(Address, wild, wild)
 wild_epochs = wild | st.integers(U32_MAX - 1, U32_MAX + 2) | st.just(LINK)
@@ -171,6 +218,11 @@ wild_runs = st.builds(
 ) | st.builds(Run, wild_addresses, wild, st.just(b""), st.just(b""))
 wild_ranges = st.lists(st.tuples(wild, wild), max_size=3).map(tuple)
 wild_progress = st.lists(st.builds(Progress, wild_addresses, wild, wild), max_size=3).map(tuple)
+wild_views = st.builds(ViewId, wild | st.integers(U32_MAX - 1, U32_MAX + 2), wild_addresses)
+wild_names = st.text(st.characters(max_codepoint=0xA1) | st.sampled_from("é\ud800\U0010ffff"), max_size=66)
+wild_places = st.builds(Place, wild_addresses, wild_names, st.binary(max_size=66))
+wild_lists = st.lists(wild_addresses, max_size=3).map(tuple)
+wild_bodies = st.binary(max_size=2)
 wild_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Data, wild_runs, st.booleans(), wild_epochs, st.booleans()),
     st.builds(Ack, wild_addresses, wild, wild, wild_epochs),
@@ -183,6 +235,19 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(OutOfBandAck, wild_addresses, wild_ranges),
     st.builds(Unreliable, wild_runs),
     st.builds(Close, wild_addresses, wild_epochs),
+    st.builds(Join, wild_places, st.booleans()),
+    st.builds(Leave, wild_addresses),
+    st.builds(Alive, wild_addresses, st.none() | wild_views, st.booleans(), st.booleans()),
+    st.builds(Suspect, wild_addresses, wild_lists, st.booleans()),
+    st.builds(NewView, wild_addresses, wild_views, st.none() | wild_views, wild, wild, wild_bodies),
+    st.builds(AskView, wild_addresses),
+    st.builds(Beacon, wild_addresses, wild_views, wild_lists),
+    st.builds(MergeAsk, wild_addresses, wild),
+    st.builds(MergeReply, wild_addresses, wild, wild_views, st.booleans()),
+    st.builds(StateAsk, wild_addresses, wild, wild_progress),
+    st.builds(StateOffer, wild_addresses, wild, wild, wild, wild_bodies),
+    st.builds(StatePull, wild_addresses, wild, wild, wild),
+    st.builds(StateChunk, wild_addresses, wild, wild, wild_bodies),
 )
 
 
@@ -194,6 +259,8 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
 @example(GROUP, SENDER, [Data(Run.of(ORIGIN, 1, [b"a"], flags=codec.REPAIR))])
 @example(GROUP, SENDER, [Data(Run.of(ORIGIN, 1, [b"x" * 65_488]), epoch=1)])
 @example(GROUP, SENDER, [Vote(ORIGIN, 0, tuple(Progress(Address(0, life), 0, 0) for life in range(2048)))])
+@example(GROUP, SENDER, [NewView(ORIGIN, VIEW, BASE_VIEW, 0, 1, b"x" * 65_476)])
+@example(GROUP, SENDER, [StateChunk(ORIGIN, 0, 0, b"x" * 65_504)])
 @example(GROUP, SENDER, [])
 def test_what_cannot_be_received_is_refused_at_the_sender(group: int, sender: Address, frames: list[Frame]) -> None:
     try:
@@ -247,6 +314,45 @@ BAD_FRAMES: list[Frame] = [
     *(Unreliable(Run.of(ORIGIN, 1, [b"a"], flags)) for flags in (PIECE, ACKED, codec.FIRST, codec.REPAIR)),
     Unreliable(Run(ORIGIN, 1, b"", b"")),
     *(Unreliable(Run.of(ORIGIN, first, [b"a"])) for first in (0, 2)),
+    Join(Place(NOBODY)),
+    *(Join(Place(ORIGIN, name)) for name in ("n" * 65, "é" * 33, "a\nb", "\x00", "\x7f", "\x80", "\x9f", "\ud800")),
+    Join(Place(ORIGIN, "n", b"l" * 65)),
+    *(kind(NOBODY) for kind in (Leave, AskView)),
+    Alive(NOBODY, VIEW, you=False),
+    Alive(ORIGIN, None, you=True),
+    *(Alive(ORIGIN, ViewId(number, FIRST), you=False) for number in (-1, 0, U32_MAX + 1)),
+    Alive(ORIGIN, ViewId(1, NOBODY), you=False),
+    Suspect(NOBODY, (FIRST,)),
+    *(Suspect(ORIGIN, members) for members in ((), (NOBODY,), (FIRST, SECOND, FIRST))),
+    Suspect(ORIGIN, tuple(Address(1, life) for life in range(4095))),
+    NewView(NOBODY, VIEW, None, 0, 1, b"x"),
+    *(NewView(ORIGIN, VIEW, None, part, parts, b"x") for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))),
+    NewView(ORIGIN, VIEW, None, 0, 1, b""),
+    NewView(ORIGIN, VIEW, VIEW, 0, 1, b"x"),
+    NewView(ORIGIN, VIEW, ViewId(0, FIRST), 0, 1, b"x"),
+    NewView(ORIGIN, VIEW, ViewId(1, NOBODY), 0, 1, b"x"),
+    NewView(ORIGIN, ViewId(0, FIRST), None, 0, 1, b"x"),
+    Beacon(NOBODY, VIEW, ()),
+    Beacon(ORIGIN, ViewId(1, NOBODY), ()),
+    *(Beacon(ORIGIN, VIEW, heard) for heard in ((NOBODY,), (SECOND, SECOND))),
+    MergeAsk(NOBODY, 1),
+    *(MergeAsk(ORIGIN, merge) for merge in (-1, U64_MAX + 1)),
+    MergeReply(NOBODY, 1, VIEW, willing=True),
+    MergeReply(ORIGIN, 1, ViewId(0, FIRST), willing=True),
+    StateAsk(NOBODY, 1, ()),
+    StateAsk(ORIGIN, 1, (Progress(NOBODY, 0, 0),)),
+    StateAsk(ORIGIN, 1, (Progress(SECOND, 0, 0), Progress(FIRST, 0, 0))),
+    StateAsk(ORIGIN, 1, (Progress(FIRST, 2, 1),)),
+    StateOffer(NOBODY, 1, 0, 1, b"x"),
+    *(StateOffer(ORIGIN, 1, part, parts, b"x") for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))),
+    StateOffer(ORIGIN, 1, 0, 1, b""),
+    StateOffer(ORIGIN, 1, 0, 1, b"x" * 65_508),
+    StatePull(NOBODY, 1, 0, 1),
+    StatePull(ORIGIN, 1, SEQNO_MAX, 1),
+    StatePull(ORIGIN, 1, 0, U32_MAX + 1),
+    StateChunk(NOBODY, 1, 0, b"x"),
+    StateChunk(ORIGIN, 1, 0, b""),
+    StateChunk(ORIGIN, 1, SEQNO_MAX, b"x"),
 ]
 
 

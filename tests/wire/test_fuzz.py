@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import Address
+from gapless.identity import Address, Place, ViewId
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
@@ -34,7 +34,22 @@ from gapless.wire import (
     encode,
 )
 from gapless.wire.codec import HEADER_BYTES, REASONS
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
 
 MUTANTS = 200_000
 HALVES = 2
@@ -71,6 +86,22 @@ FRAMES: list[Frame] = [
     OutOfBand(Run.of(A, 3, [b"ahead", b"of all"], NOT_BACK, view=9, sent_ns=5), 1),
     OutOfBandAck(A, ((2, 2), (4, 6))),
     Unreliable(Run.of(B, 1, [b"maybe", b"", b"not"], view=9, sent_ns=5)),
+    Join(Place(A, "anna\u00e9", b"locator"), relay=True),
+    Join(Place(B)),
+    Leave(A),
+    Alive(A, None, you=False, answer=True),
+    Alive(A, ViewId(3, B), you=True),
+    Suspect(A, (B, Address(1, 0), Address(0, 1)), pins=True),
+    NewView(A, ViewId(3, B), None, 0, 2, b"whole"),
+    NewView(A, ViewId(3, B), ViewId(2, A), 1, 2, b"change"),
+    AskView(B),
+    Beacon(A, ViewId(3, B), (Address(1, 0), Address(1, 1))),
+    MergeAsk(A, 5),
+    MergeReply(A, 5, ViewId(3, B), willing=True),
+    StateAsk(A, 7, (Progress(A, 6, 10), Progress(B, 50, 80))),
+    StateOffer(A, 7, 0, 1, b"offer"),
+    StatePull(A, 7, 100, 1000),
+    StateChunk(A, 7, 100, b"state"),
 ]
 """Every kind of frame, and every kind of epoch where there may be one."""
 
@@ -167,7 +198,7 @@ def mutant(random: Random, seeds: list[bytes]) -> bytes:
     for mutation in random.choices(MUTATIONS, k=random.choice((1, 1, 1, 2, 3))):
         mutation(datagram, random, seeds)
     if random.random() < 0.5 and len(datagram) >= 8:
-        pack_into("<I", datagram, 4, crc32(memoryview(datagram)[8:]))
+        pack_into("<I", datagram, 4, crc32(memoryview(datagram)[8:], datagram[3]))
     return bytes(datagram)
 
 

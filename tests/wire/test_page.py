@@ -7,7 +7,7 @@ from struct import Struct
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import U64_MAX, Address, group_id
+from gapless.identity import U64_MAX, Address, Place, group_id
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
@@ -24,9 +24,23 @@ from gapless.wire import (
     codec,
     decode,
     encode,
+    fields,
+    membership,
+    offers,
+    rosters,
 )
 from gapless.wire.codec import REASONS
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    Beacon,
+    Join,
+    NewView,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    Suspect,
+)
 from tests.wire.samples import GOLDEN
 
 PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
@@ -36,6 +50,12 @@ KINDS = {
     for name in (
         *("DATA", "ACK", "NAK", "GONE", "TAIL", "VOTE", "STABLE"),
         *("OUT_OF_BAND", "OUT_OF_BAND_ACK", "UNRELIABLE", "CLOSE"),
+    )
+} | {
+    getattr(membership, name): name
+    for name in (
+        *("JOIN", "LEAVE", "ALIVE", "SUSPECT", "NEW_VIEW", "ASK_VIEW", "BEACON", "MERGE_ASK", "MERGE_REPLY"),
+        *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK"),
     )
 }
 
@@ -68,6 +88,22 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("OUT_OF_BAND", "offset", 20, [codec._FLOOR, codec._DATA]),
     ("OUT_OF_BAND_ACK", "offset", 20, [codec._NAK]),
     ("UNRELIABLE", "offset", 20, [codec._DATA]),
+    ("JOIN", "offset", 20, [fields.PLACE]),
+    ("ALIVE", "offset", 20, [fields.VIEW_ID]),
+    ("SUSPECT", "offset", 20, [fields.COUNT]),
+    ("NEW_VIEW", "offset", 20, [fields.VIEW_ID, membership._PARTS]),
+    ("BEACON", "offset", 20, [fields.VIEW_ID, fields.COUNT]),
+    ("MERGE_ASK", "offset", 20, [membership._MERGE]),
+    ("MERGE_REPLY", "offset", 20, [membership._MERGE, fields.VIEW_ID]),
+    ("STATE_ASK", "offset", 20, [membership._ASK]),
+    ("STATE_OFFER", "offset", 20, [membership._OFFER]),
+    ("STATE_PULL", "offset", 20, [membership._PULL]),
+    ("STATE_CHUNK", "offset", 20, [membership._CHUNK]),
+    ("Rosters", "offset", 0, [rosters._WHOLE]),
+    ("Rosters", "in a change", 0, [rosters._CHANGE]),
+    ("Rosters", "in a place", 0, [fields.ADDRESS, fields.PLACE]),
+    ("Offers", "offset", 0, [offers._OFFER]),
+    ("Offers", "in the aside", 0, [offers._ASIDE]),
 ]
 SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8, "2s": 2}
 
@@ -99,6 +135,11 @@ def test_the_flags_are_those_of_the_code() -> None:
     assert flags_of("TAIL") == {"STARTS": codec.STARTS, "EPOCH": codec.EPOCH}
     assert flags_of("OUT_OF_BAND") == flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
+    assert flags_of("JOIN") == {"RELAY": membership.RELAY}
+    assert flags_of("ALIVE") == {"IN_VIEW": membership.IN_VIEW, "YOU": membership.YOU, "ANSWER": membership.ANSWER}
+    assert flags_of("SUSPECT") == {"PINS": membership.PINS}
+    assert flags_of("NEW_VIEW") == {"BASE": membership.BASE}
+    assert flags_of("MERGE_REPLY") == {"WILLING": membership.WILLING}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
     assert f"`ADDRESSED` {codec.ADDRESSED:#04x}" in section("Header")
     assert f"EPOCH, {codec.EPOCH:#04x}," in section("Epochs")
@@ -108,7 +149,7 @@ def test_the_flags_are_those_of_the_code() -> None:
 def test_each_kind_has_the_flags_of_its_table_and_no_others(kind: int) -> None:
     name = KINDS[kind]
     named = sum(flags_of(name).values()) if "| flag |" in section(name) else 0
-    (epoch,) = (row[1] for row in rows("Epochs", "kind") if name in row[0].split(", "))
+    (epoch,) = [row[1] for row in rows("Epochs", "kind") if name in row[0].split(", ")]
     assert codec._KNOWN_FLAGS.get(kind, 0) == named | (0 if epoch == "None ever." else codec.EPOCH)
 
 
@@ -143,13 +184,21 @@ def varying_bytes(frame: Frame) -> int:
         return sum(2 + len(message) for message in frame.run.messages())
     if isinstance(frame, (Nak, OutOfBandAck)):
         return 12 * len(frame.ranges)
-    return 32 * len(frame.progress) if isinstance(frame, (Vote, Stable)) else 0
+    if isinstance(frame, (Vote, Stable, StateAsk)):
+        return 32 * len(frame.starts if isinstance(frame, StateAsk) else frame.progress)
+    if isinstance(frame, (Suspect, Beacon)):
+        return 16 * len(frame.members if isinstance(frame, Suspect) else frame.heard)
+    if isinstance(frame, Join):
+        return len(frame.place.name.encode()) + len(frame.place.locator)
+    if isinstance(frame, (NewView, StateOffer, StateChunk)):
+        return len(frame.body) + (20 if isinstance(frame, NewView) and frame.base is not None else 0)
+    return 20 if isinstance(frame, Alive) and frame.view is not None else 0
 
 
 def test_the_reasons_are_those_of_the_code() -> None:
     assert sorted(row[0].strip("`") for row in rows("Reasons", "reason")) == sorted(REASONS)
-    assert "fifteen" in PAGE
-    assert len(REASONS) == 15
+    assert "nineteen" in PAGE
+    assert len(REASONS) == 19
 
 
 def encodes(frame: Frame) -> bool:
@@ -193,9 +242,28 @@ def test_the_limits_are_those_of_the_code() -> None:
         assert (encodes(kind(ORIGIN, 1, tuple(many[1:]))), encodes(kind(ORIGIN, 1, tuple(many)))) == (True, False)
     last_view = limits.pop("view that is an epoch")
     assert (encodes(Ack(ORIGIN, 1, 1, last_view)), encodes(Ack(ORIGIN, 1, 1, last_view + 1))) == (True, False)
+    check_limits_of_the_group(limits)
     assert not limits, "a limit without a check"
     assert codec.run_room_bytes(1400) == 1318
     assert 12 * 102 <= 1318 < 13 * 102
+
+
+def check_limits_of_the_group(limits: dict[str, int]) -> None:
+    name, locator = limits.pop("name of a member"), limits.pop("locator of a member")
+    for more, fits in ((0, True), (1, False)):
+        assert encodes(Join(Place(ORIGIN, "n" * (name + more)))) is fits
+        assert encodes(Join(Place(ORIGIN, "", b"l" * (locator + more)))) is fits
+    members, entries = limits.pop("members in a SUSPECT"), limits.pop("entries in a STATE_ASK")
+    parts = limits.pop("parts of a roster or an offer")
+    assert parts == rosters.PARTS_MAX_COUNT
+    for more, fits in ((0, True), (1, False)):
+        assert encodes(Suspect(ORIGIN, tuple(Address(1, life) for life in range(members + more)))) is fits
+        starts = tuple(Progress(Address(1, life), 0, 0) for life in range(entries + more))
+        assert encodes(StateAsk(ORIGIN, 1, starts)) is fits
+        assert encodes(StateOffer(ORIGIN, 1, 0, parts + more, b"x")) is fits
+    assert limits.pop("bytes of a part of a roster in a datagram of 1400 bytes") == codec.new_view_room_bytes(1400)
+    assert limits.pop("bytes of a part of an offer in a datagram of 1400 bytes") == codec.state_offer_room_bytes(1400)
+    assert limits.pop("bytes of the state in a datagram of 1400 bytes") == codec.state_chunk_room_bytes(1400)
 
 
 def test_the_annotated_bytes_are_the_datagram_of_the_example() -> None:

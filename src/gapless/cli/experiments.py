@@ -145,22 +145,9 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
     from gapless.sim.joins import DELAY_NS
 
     screen = console()
-    screen.print(
-        f"{report['members']} members, one of them sends; a frame takes {format_duration(DELAY_NS)}, a view longer"
-    )
-    columns = (
-        "views late",
-        "window",
-        "loss",
-        "joins",
-        "stuck",
-        "lost",
-        "early",
-        "pause s",
-        "else s",
-        "join s",
-        "max s",
-    )
+    delay = format_duration(DELAY_NS)
+    screen.print(f"{report['members']} members, one of them sends; a frame takes {delay}, a view longer")
+    columns = ("late", "window", "loss", "joins", "stuck", "lost", "pause", "calm", "join", "max")
     shown = [
         (
             format_duration(row.setting.view_delay_ns),
@@ -169,7 +156,6 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
             row.joins,
             row.stuck,
             row.lost,
-            row.before_view,
             *(
                 _shown_seconds(time_ns)
                 for time_ns in (row.pause_ns, row.baseline_ns, row.median_join_ns, max(row.join_ns, default=None))
@@ -178,7 +164,10 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
         for row in rows
     ]
     screen.print(_numeric(make_table("Joins under load", columns, shown)))
-    screen.print("pause: longest time without a new message while members join; else: the same while nobody does")
+    screen.print("late: by how much views are; pause: the longest without a new message while members join;")
+    screen.print(
+        "calm: the same while nobody does; join, max: until the first message is delivered; in virtual seconds"
+    )
     totals = f"{report['stuck']} stuck, {report['lost']} lost, {report['delivered_before_view']} from before the view"
     screen.print(f"{report['joins']} joins: {totals}; {report['wall_seconds']:.1f} s of real time")
     _print_problems(report["problems"])
@@ -319,7 +308,11 @@ def _print_scale(found: Sequence[Size], report: dict[str, Any]) -> None:
     screen = console()
     screen.print(f"a frame takes {report['frame_delay_ms']:g} ms; all times but the last column are virtual")
     screen.print(_cost_table(found))
+    screen.print("per send: frames; beats: of one idle member; join, form: frames when one joins, when all do")
     screen.print(_time_table(found))
+    screen.print(
+        "all: until a joiner knows every stream; crash, first: until a view without a member, or the first one"
+    )
     screen.print(
         f"{report['lost']} lost, {report['delivered_before_view']} from before the view, "
         f"{len(report['problems'])} problems; {report['wall_seconds']:.1f} s of real time"
@@ -332,13 +325,13 @@ def _cost_table(found: Sequence[Size]) -> Table:
 
     columns = (
         "members",
-        "frames/delivery",
-        "bytes/delivery",
-        "frames/send",
-        "heartbeats/s",
+        "frames",
+        "bytes",
+        "per send",
+        "beats/s",
         "idle kB/s",
-        "join frames",
-        "form frames",
+        "join",
+        "form",
     )
     rows = [
         (
@@ -353,11 +346,11 @@ def _cost_table(found: Sequence[Size]) -> Table:
         )
         for size in found
     ]
-    return _numeric(make_table("Control: everything but data", columns, rows))
+    return _numeric(make_table("Control (all but data): frames and bytes per delivery, …", columns, rows))
 
 
 def _time_table(found: Sequence[Size]) -> Table:
-    columns = ("members", "form s", "view ms", "join ms", "streams ms", "leave ms", "crash s", "coordinator s", "cpu s")
+    columns = ("members", "form", "view", "join", "all", "leave", "crash", "first", "cpu")
     rows = [
         (
             size.members,
@@ -372,7 +365,7 @@ def _time_table(found: Sequence[Size]) -> Table:
         )
         for size in found
     ]
-    return _numeric(make_table("Times", columns, rows))
+    return _numeric(make_table("Times in ms; form, crash, first and cpu in s", columns, rows))
 
 
 def _numeric(table: Table) -> Table:

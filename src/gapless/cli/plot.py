@@ -50,8 +50,8 @@ def svg(panels: Sequence[Panel], columns: int = 2) -> str:
     rows = ceil(len(panels) / columns)
     width, height = columns * _WIDTH, rows * _HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        ' font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
+        '<g font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, panel in enumerate(panels):
@@ -59,14 +59,14 @@ def svg(panels: Sequence[Panel], columns: int = 2) -> str:
         parts.append(f'<g transform="translate({column * _WIDTH} {row * _HEIGHT})">')
         parts += _panel(panel)
         parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
+    return "\n".join([*parts, "</g>", "</svg>", ""])
 
 
 def _panel(panel: Panel) -> Iterable[str]:
     values = [value for line in panel.lines for value in line.values if value is not None and value > 0]
     low = 10.0 ** floor(log10(min(values, default=1.0)))
     high = 10.0 ** ceil(log10(max(values, default=1.0)))
-    across = _Axis(min(panel.xs), max(max(panel.xs), min(panel.xs) * 1.01), _LEFT, _WIDTH - _RIGHT)
+    across = _Axis(min(panel.xs), max(*panel.xs, min(panel.xs) * 1.01), _LEFT, _WIDTH - _RIGHT)
     up = _Axis(low, max(high, 10 * low), _HEIGHT - _BOTTOM, _TOP)
     yield f'<text x="{_LEFT}" y="20" font-size="13" font-weight="bold">{escape(panel.title)}</text>'
     yield from _grid(panel, across, up)
@@ -106,5 +106,5 @@ def _grid(panel: Panel, across: _Axis, up: _Axis) -> Iterable[str]:
         yield (
             f'<text x="{place:.1f}" y="{up.start + 16}" text-anchor="middle" fill="#555555">{escape(f"{x:g}")}</text>'
         )
-    middle = (across.start + across.end) / 2
-    yield f'<text x="{middle:.1f}" y="{up.start + 32}" text-anchor="middle" fill="#555555">{escape(panel.x_name)}</text>'
+    middle, name = (across.start + across.end) / 2, escape(panel.x_name)
+    yield f'<text x="{middle:.1f}" y="{up.start + 32}" text-anchor="middle" fill="#555555">{name}</text>'

@@ -4,7 +4,8 @@ On an ack from member P: the entry of P rises, never falls; an ack from somebody
 nothing; when the minimum over all entries rises, everything up to it is stable.
 
 On a view: entries of departed members go, new members enter at the seqno they were told to start from, so a joiner does
-not pin the minimum (I-21). The minimum may rise by a departure.
+not pin the minimum (I-21). The minimum may rise by a departure. It falls only by a durable member that is back behind
+it; what that needs was kept meanwhile (holds.py), so it was never purged.
 
 Every delivery: the receiver owes an ack, by the rule of its profile: at once after ``threshold`` messages or
 ``threshold_bytes`` bytes, else when the ack timer fires (counted); at once if the last one is ``ack_gap`` ago, else
@@ -56,6 +57,11 @@ class AckTable:
         """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
         self._acks = {member: self._acks.get(member, start) for member in members}
         return self._raise_minimum()
+
+    def enter(self, member: Address, seqno: int) -> None:
+        """Let ``member`` go on behind ``seqno``, where its place was kept; the minimum may fall to that."""
+        self._acks[member] = seqno
+        self.minimum = min(self.minimum, seqno)
 
     def _raise_minimum(self) -> bool:
         minimum = min(self._acks.values(), default=self.minimum)

@@ -6,7 +6,8 @@ are members when it goes out, or for one member.
 
 On reception: what was not delivered before is delivered, in no order, across views (OL-12); in any case it is
 acknowledged, for the last ack may have been lost. The floor says what nobody will send again, and can be forgotten.
-What is further above it than any sender goes is dropped, or one could make others remember without end.
+What is further above it than any sender goes is dropped, or one could make others remember without end. While the
+application takes no more (``closed``), nothing is taken nor acknowledged: it comes again.
 
 On an ack from P: P is done with these numbers. When nobody is left, the message is forgotten and reported.
 
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.core import ranges
 from gapless.core.ready import OUT_OF_BAND, UNRELIABLE, Accepted, Acknowledged, Delivery, GivenUp, Unacknowledged
 from gapless.modes import MOST_OUT_OF_BAND
-from gapless.run import NOT_BACK, Run
+from gapless.run import ALONE, NOT_BACK, Run
 from gapless.wire.frames import OutOfBand, OutOfBandAck, Unreliable
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Aside:
         self.me = me
         self.config = config
         self.view = 0
+        self.closed = False
         self._credit = credit
         self._members: tuple[Address, ...] = ()
         self._high = 0
@@ -132,12 +134,13 @@ class Aside:
         targets = {queued.to} if queued.to is not None else set(self._members)
         own = self.me in targets and not queued.flags & NOT_BACK
         missing = targets - {self.me}
+        flags = queued.flags & NOT_BACK | (0 if queued.to is None else ALONE)
         interval_ns = self.config.tail_delay_ns
         again_ns = context.now_ns + interval_ns
         self._due_ns = min(self._due_ns, again_ns) if self._pending else again_ns
         for message in messages:
             self._high += 1
-            run = Run.of(self.me, self._high, (message,), queued.flags & NOT_BACK, self.view, context.now_ns)
+            run = Run.of(self.me, self._high, (message,), flags, self.view, context.now_ns)
             context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
             if missing:
                 self._pending[run.first] = _Pending(run, queued.ticket, queued.to, set(missing), again_ns, interval_ns)
@@ -202,6 +205,9 @@ class Aside:
     def on_message(self, frame: OutOfBand, context: Context) -> None:
         """Deliver what is new, and acknowledge all of it."""
         run = frame.run
+        if self.closed:
+            context.drop("backlog", run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
+            return
         if run.last - frame.floor > _SPANS * MOST_OUT_OF_BAND:
             context.drop("far aside", run.origin, run.first, run.last, peer=run.origin, message_count=run.count)
             return
@@ -215,6 +221,16 @@ class Aside:
         if frame.floor:
             ranges.put(seen, 1, frame.floor)  # all up to there is done with: one range says so, however many there were
         context.transmit(run.origin, OutOfBandAck(run.origin, ((run.first, run.last),)))
+
+    def delivered(self) -> dict[Address, tuple[Range, ...]]:
+        """Return which messages of each member count as delivered here, the own included."""
+        own = {self.me: ((1, self._high),)} if self._high else {}
+        return {**own, **{origin: tuple(seen) for origin, seen in self._seen.items() if seen}}
+
+    def cover(self, origin: Address, covered: Iterable[Range]) -> None:
+        """Count what the application has got otherwise as delivered, should it still come."""
+        if origin != self.me:
+            self._seen[origin] = ranges.merged([*self._seen.get(origin, ()), *covered])
 
     def on_unreliable(self, frame: Unreliable, context: Context) -> None:
         """Deliver what has come."""
@@ -261,6 +277,18 @@ class Aside:
         for origin in gone[: max(0, len(self._seen) - _MOST_PEERS)]:
             del self._seen[origin]
         self._flush(context)
+
+    def end(self, context: Context) -> None:
+        """Report every send that nobody will complete: this life is over."""
+        for queued in list(self._queue):
+            self._withdraw(queued, "over", context)
+        behind: dict[int, set[Address]] = {}
+        for pending in self._pending.values():
+            behind.setdefault(pending.ticket, set()).update(pending.missing)
+        self._pending.clear()
+        for ticket, members in behind.items():
+            if self._open.pop(ticket, None) is not None:
+                context.event(Unacknowledged(ticket, tuple(sorted(members))))
 
     @property
     def due_ns(self) -> int | None:

@@ -75,6 +75,20 @@ class Context:
         self.event(event)
 
     @property
+    def deliveries(self) -> list[Delivery]:
+        """What the application is to be handed so far."""
+        return self._ready.deliveries
+
+    @property
+    def before_view(self) -> int:
+        """How many of the deliveries come before the view that is told."""
+        return self._ready.before_view
+
+    def deliver_instead(self, deliveries: list[Delivery], before_view: int) -> None:
+        """Hand the application this in the place of what has gathered."""
+        self._ready.deliveries, self._ready.before_view = deliveries, before_view
+
+    @property
     def events(self) -> list[Event]:
         """What the application is to be told so far."""
         return self._ready.events

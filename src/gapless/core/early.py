@@ -1,9 +1,9 @@
 """What comes too early: before this member has a view, or for a view that it does not have yet.
 
 On reception before the first view: datagrams are kept, up to ``become_server_queue_size`` runs of messages, and taken
-in with the view (NR-08, NR-09). With retransmission off everything is kept, then and later, for what is dropped would
-never come again (NR-10): what is still nobody's after two more views is let go. Switching to a bounded queue drops
-nothing that is in it (NR-13).
+in with the view (NR-08, NR-09), but for messages of earlier views, which only a durable member is to have (P-17). With
+retransmission off everything is kept, then and later, for what is dropped would never come again (NR-10): what is still
+nobody's after two more views is let go. Switching to a bounded queue drops nothing that is in it (NR-13).
 
 On reception of a message of a later view, where messages belong to views: it is kept as well, up to the same number,
 until that view or a later one is there, whoever made it (I-20).
@@ -69,12 +69,13 @@ class Early:
         self._later[name] = frame
         return True
 
-    def take(self, view: View, context: Context) -> list[Datagram]:
+    def take(self, view: View, context: Context, *, whatever_view: bool = False) -> list[Datagram]:
         """Return what was kept of those that are members now; the rest is dropped, or waits on.
 
-        What was sent before the view that brings this member in is not for it (P-17).
+        What was sent before the view that brings this member in is not for it (P-17), unless it is a durable one:
+        that goes on where each sender says (``whatever_view``).
         """
-        first_view = not self._member
+        first_view = not self._member and not whatever_view
         self._member = True
         kept, self._kept, self._runs = self._kept, [], 0
         found: list[Datagram] = []

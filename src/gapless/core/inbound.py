@@ -28,7 +28,7 @@ from gapless.core.pieces import Pieces
 from gapless.core.ready import GROUP, ONE, Delivery, Lost, Stalled, Started
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.window import Growing, Window, window_policy
-from gapless.run import ACKED, PIECE
+from gapless.run import ACKED, BEGIN, PIECE
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
 from gapless.wire.frames import CONNECTION, Ack, Nak
 
@@ -55,10 +55,15 @@ class Inbound:
         row: Profile,
         rng: Random,
         start: int | None,
-        former: int = 0,
+        former: int | None = None,
         epoch: int = 0,
+        *,
+        durable: bool = False,
     ) -> None:
-        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before."""
+        """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before.
+
+        A durable member is to get everything behind ``former``: what it does not get is lost, and it is told so.
+        """
         self.origin = origin
         self.epoch = epoch
         self.config = config
@@ -83,7 +88,9 @@ class Inbound:
         self._start_tries = 0
         self._turns = 0
         self._early: list[tuple[Run, bool]] = []
-        self._former = former
+        self.former = former
+        self._durable = durable
+        self._due = durable and former is not None
         if start is not None:
             self._open(start)
 
@@ -94,7 +101,7 @@ class Inbound:
 
     def _open(self, start: int) -> None:
         config = self.config
-        start = max(start, self._former)
+        start = max(start, self.former or 0)
         # What is kept behind the delivered mark, for others, takes no room from what is ahead of it.
         policy = (
             Growing(config.reach) if self.keeps else window_policy(config.window, config.capacity, config.far_limit)
@@ -166,12 +173,16 @@ class Inbound:
     def _start_later(self, window: Window, start: int, context: Context) -> None:
         """Believe the sender rather than a digest: what it sent before it knew of this member is not for it (I-22)."""
         if window.delivered == self.start < start:
+            if self._due:
+                context.event(Lost(self.origin, self.start + 1, start))
             window.skip_to(start)
             self.start = start
             context.event(Started(self.origin, start))
 
     def begin(self, start: int, context: Context) -> None:
         """Open the stream at ``start`` and take in what came too early."""
+        if self._durable and self.former is not None and start > self.former:
+            context.event(Lost(self.origin, self.former + 1, start))
         self._open(start)
         self.gaps.close()
         context.event(Started(self.origin, self.start))
@@ -211,7 +222,7 @@ class Inbound:
         if first > self.gone or window.next_is_there:
             return
         # A connection starts where its sender says, and that is never below what this member has acknowledged.
-        pristine = window.delivered == self.start and self.kind == GROUP
+        pristine = window.delivered == self.start and self.kind == GROUP and not self._due
         last = self.gone if pristine else window._free(first, self.gone, 1)[0][1]
         context.step("GONE_IN", self.origin, first, last, peer=self.origin, epoch=self.epoch)
         if dropped := window.skip_to(last):
@@ -259,6 +270,8 @@ class Inbound:
 
     def _hand_out(self, run: Run, credit: Credit, context: Context) -> None:
         if run.flags & PIECE:
+            if self._durable and self.pieces.first is None and not run.flags & BEGIN:
+                context.event(Lost(self.origin, run.first, run.last))
             delivery = self.pieces.add(run, context)
         else:
             delivery = Delivery(run.origin, run.first, run.last, run, self.kind, self.epoch)
@@ -355,9 +368,19 @@ class Inbound:
             return
         self.ack_now = False
         self.owed.settle(context.now_ns)
-        context.step("ACK_OUT", self.origin, last=window.delivered, peer=self.origin, epoch=self.epoch)
-        ack = Ack(self.origin, window.delivered, self.config.receive_buffer_bytes, self.epoch)
-        context.transmit(self.origin, ack)
+        seqno = self._whole(window) if self._durable else window.delivered
+        context.step("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
+        context.transmit(self.origin, Ack(self.origin, seqno, self.config.receive_buffer_bytes, self.epoch))
+
+    def _whole(self, window: Window) -> int:
+        """Return up to where a durable member acknowledges: whole messages, so that it gets the others again whole.
+
+        A sender that cannot send the rest of a message without that ack gets it; a large message cannot wait for it.
+        """
+        first, delivered = self.pieces.first, window.delivered
+        if first is None or delivered == self.announced or delivered - first >= self.config.capacity // 4:
+            return delivered
+        return delivered if self.pieces.held_bytes * 4 >= self.config.receive_buffer_bytes else first - 1
 
     def abandon(self, credit: Credit, context: Context) -> int:
         """Deliver what is consecutive whatever the application's room, and return how much lies behind a gap."""
@@ -371,7 +394,7 @@ class Inbound:
     def resume(self) -> int:
         """Where the stream goes on if the same life comes back: nothing delivered is delivered again (P-05)."""
         if self.window is None:
-            return self._former
+            return self.former or 0
         return self.window.delivered if self.pieces.first is None else self.pieces.first - 1
 
     def check_invariants(self) -> None:

@@ -109,7 +109,9 @@ class Liveness:
                 self._show(watcher, context)
                 next_ns = now_ns + config.heartbeat_interval_ns
             due_ns.append(next_ns)
-        self.ask([member for member, at_ns in self._heard.items() if at_ns + config.suspect_after_ns <= now_ns], context)
+        self.ask(
+            [member for member, at_ns in self._heard.items() if at_ns + config.suspect_after_ns <= now_ns], context
+        )
         overdue = [member for member, at_ns in self._asked.items() if at_ns + config.verify_timeout_ns <= now_ns]
         for member in overdue:
             del self._asked[member]

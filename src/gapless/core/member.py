@@ -17,10 +17,12 @@ Every interval: see timers.py; each timer is handled by the part that it belongs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
+from gapless.core.holds import check_places
 from gapless.core.inbound import Inbound
 from gapless.core.outbound import Outbound
 from gapless.core.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
@@ -48,14 +50,13 @@ from gapless.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.config import Config
     from gapless.identity import Address, Digest, View
     from gapless.wire.frames import Datagram, Frame
 
-_MOST_FORMER = 1024
-"""Departed streams of which the end is remembered, in case the same life comes back."""
+_NOBODY: Mapping[Any, Address] = MappingProxyType({})
 _WAKE_XMIT_INTERVAL_NS = 500_000_000
 """The interval with which a stall switches retransmission on, or the least that the other knobs allow."""
 
@@ -116,7 +117,7 @@ class Member(Streams):
         self._share_buffers(context.now_ns)
         if to not in {None, self.me}:
             flags &= ~NOT_BACK
-        if wait or (stream.has_room(payloads) and not context.rarely(rare.REFUSE)):
+        if wait or (stream.make_room(payloads, context) and not context.rarely(rare.REFUSE)):
             high = stream.window.high
             ticket = stream.send(payloads, flags, deadline_ns, context)
             if to is not None and stream.window.high > high:
@@ -199,6 +200,11 @@ class Member(Streams):
             raise LocalProtocolError(f"{messages} messages cannot have been consumed: report how many were")
         context = self._begin(now_ns)
         self._credit.refund(messages)
+        self._deliver_stalled(context)
+        return self._finish(())
+
+    def _deliver_stalled(self, context: Context) -> None:
+        """Deliver from the streams that wait for room, as far as there is some."""
         for key in list(self._stalled):
             if self._credit.limit() == 0:
                 break
@@ -207,7 +213,6 @@ class Member(Streams):
                 self._deliver_own(context)
             else:
                 self._settle(stream, context)
-        return self._finish(())
 
     def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
         """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""
@@ -330,8 +335,7 @@ class Member(Streams):
     def _on_other(self, frame: Frame, sender: Address, stream: Inbound, context: Context) -> Inbound | None:
         assert not isinstance(frame, (Data, Ack, Nak, OutOfBandAck))
         if isinstance(frame, (Membership, State)):
-            # This member is told its views; only one that finds them by itself listens here.
-            context.drop("membership", peer=sender)
+            context.drop("membership", peer=sender)  # This member is told its views, and does not look for them.
             return None
         aside = isinstance(frame, (OutOfBand, Unreliable))
         origin = frame.run.origin if isinstance(frame, (OutOfBand, Unreliable)) else frame.origin
@@ -474,8 +478,20 @@ class Member(Streams):
 
     # On a view
 
-    def install(self, view: View, now_ns: int, digest: Digest | None = None) -> Ready:
-        """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered (N7-21, N7-22)."""
+    def install(
+        self,
+        view: View,
+        now_ns: int,
+        digest: Digest | None = None,
+        *,
+        kept: Mapping[str, Address] = _NOBODY,
+        back: Mapping[Address, Address] = _NOBODY,
+    ) -> Ready:
+        """Become a member of ``view``; streams in ``digest`` start behind what it says was delivered (N7-21, N7-22).
+
+        ``kept``: the durable names of those that are away, with the last address of each; ``back``: members of this
+        view that take over the place of the last address that this member knew under their name (docs/durable.md).
+        """
         restart = self.row.numbering == "view"
         if self.me not in view.members:
             raise LocalProtocolError(f"view {view.id.number} does not contain {self.me}")
@@ -487,8 +503,10 @@ class Member(Streams):
             raise LocalProtocolError(
                 f"view {view.id.number} is here: numbers restart with a view, so its own has to rise"
             )
+        check_places(view, kept, back, self.row)
         context = self._begin(now_ns)
         first_view = self.view is None
+        self._durable = self._durable or (self.me in back and self.row.release == "acks")
         self.view = view
         self._nodes = frozenset(member.node for member in view.members)
         for origin in [origin for origin in self.inbound if restart or origin not in view.members]:
@@ -501,14 +519,16 @@ class Member(Streams):
         joined = [member for member in view.members if member != self.me and member not in self.inbound]
         for origin in joined:
             self._welcome(origin, digest or {}, context)
-        self._install_parts(view, context)
+        self._install_parts(view, context, kept, back)
         # Whoever has the same digest knows this start, and who has none asks; where nobody asks, all must be told.
         known = first_view and digest is not None and self.config.retransmits
         for origin in () if restart or known else joined:
             self.outbound.welcome(origin, context)
         return self._finish(self._replay(context))
 
-    def _install_parts(self, view: View, context: Context) -> None:
+    def _install_parts(
+        self, view: View, context: Context, kept: Mapping[str, Address], back: Mapping[Address, Address]
+    ) -> None:
         if self.stability is not None:
             self.stability.install(view)
             self.outbound.forget_stable()
@@ -516,7 +536,7 @@ class Member(Streams):
                 stream.stable = 0
         self.aside.install(view.id.number, view.members, context)
         self.connections.install(view.id.number, view.members, context)
-        self.outbound.install(view.id.number, view.members, context)
+        self.outbound.install(view.id.number, view.members, context, kept, back)
 
     def _restart(self, view: View, context: Context) -> None:
         """Begin all numbers anew; what the view before has not made stable is not repaired any more, and said so."""
@@ -536,7 +556,7 @@ class Member(Streams):
         """Take in what came before this view; return the streams that may have moved."""
         touched: dict[tuple[Address, int], Inbound] = {}
         assert self.view is not None
-        for said in self.early.take(self.view, context):
+        for said in self.early.take(self.view, context, whatever_view=self._durable):
             moved = self._take_in(said, self.inbound[said.sender], context)
             touched.update((stream.key, stream) for stream in moved)
         for frame in self.early.take_later(self._epoch, self.inbound, context):
@@ -544,21 +564,6 @@ class Member(Streams):
             stream.on_data(frame.run, frame.repair, context)
             touched[stream.key] = stream
         return touched.values()
-
-    def set_digest(self, digest: Digest, now_ns: int) -> Ready:
-        """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone.
-
-        What is missing up to the digest's high is a gap (N7-22), of an open stream too.
-        """
-        context = self._begin(now_ns)
-        if self.row.numbering == "view":
-            return self._finish(())  # every stream starts with its view, and a digest does not say of which it is
-        named = [(stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest]
-        for stream, marks in named:
-            if stream.window is None:
-                stream.begin(marks.delivered, context)
-            stream.hint(marks.high)
-        return self._finish([stream for stream, _ in named])
 
     def _forget(self, origin: Address, context: Context) -> None:
         stream = self.inbound.pop(origin)
@@ -568,14 +573,16 @@ class Member(Streams):
         self._traced.pop(origin, None)
         if discarded := stream.abandon(self._credit, context):
             context.event(Discarded(origin, discarded))
-        self._former[origin] = stream.resume
-        if len(self._former) > _MOST_FORMER:
+        if stream.window is not None or stream.former is not None:
+            self._former[origin] = stream.resume
+        if len(self._former) > self._most_former:
             del self._former[next(iter(self._former))]
 
     def _welcome(self, origin: Address, digest: Digest, context: Context) -> None:
-        marks = digest.get(origin)
-        start, former = None if marks is None else marks.delivered, self._former.pop(origin, 0)
-        stream = Inbound(origin, self.config, self.row, self._rng, start, former, self._epoch)
+        # Only its sender knows where a durable member goes on.
+        marks = None if self._durable else digest.get(origin)
+        start, former = None if marks is None else marks.delivered, self._former.pop(origin, None)
+        stream = Inbound(origin, self.config, self.row, self._rng, start, former, self._epoch, durable=self._durable)
         self.inbound[origin] = stream
         if marks is None:
             stream.gaps.notice(0, context.now_ns)

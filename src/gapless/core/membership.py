@@ -56,6 +56,8 @@ _ROUNDS_FOR_GROUP = 8
 """So many times ``found_after`` one waits for a group that was heard of."""
 _LONGEST_PAUSE = 4
 """Tries are at most so many times ``join_interval`` apart."""
+_PATIENCE = 3
+"""So many beacons of one that does not hear this member's coordinator are let pass."""
 _MOST_RIVALS = 1024
 _MOST_NAMED = 8
 """So many members are named in one complaint: it must fit the smallest frame."""
@@ -88,6 +90,7 @@ class Membership:
         self._group_heard = False
         self._give_up_ns: int | None = None
         self._asked_ns: dict[Address, int] = {}
+        self._unheard: dict[Address, int] = {}
 
     # What others ask
 
@@ -195,6 +198,8 @@ class Membership:
         if not named:
             self._on_left_out(roster.id, sender, context)
         elif roster.id.number > self.number:
+            if roster.id.coordinator not in self.members:
+                self.welcome = False  # until somebody there says that this one is in
             self.accept(roster, context)
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
@@ -282,9 +287,26 @@ class Membership:
                 self.coordinator.behind(frame.origin, context)
         elif self.acts:
             self.merging.on_beacon(frame, context)
+        else:
+            self._introduce(frame, context)
+
+    def _introduce(self, frame: Beacon, context: Context) -> None:
+        """Tell a foreign coordinator who is here, if it goes on without hearing the one that this member follows.
+
+        Where members reach each other only through a few known places, coordinators may not know where the other is.
+        One or two that do so are enough.
+        """
+        assert self.roster is not None
+        known = self.acting in frame.heard
+        count = self._unheard[frame.origin] = 0 if known else self._unheard.get(frame.origin, 0) + 1
+        if len(self._unheard) > _MOST_RIVALS:
+            del self._unheard[next(iter(self._unheard))]
+        if count >= _PATIENCE and self.rng.random() * len(self.members) < 2:
+            self._unheard[frame.origin] = 0
+            self.rosters.send(frame.origin, self.roster, context)
 
     def show(self, to: Address, context: Context, *, rarely: bool = False) -> None:
-        """Say in which view this member is, and whether ``to`` is in it; ``rarely``: not more often than now and then."""
+        """Say in which view this member is, and whether ``to`` is in it; ``rarely``: only now and then."""
         if rarely:
             last_ns = self._asked_ns.get(to, -self.config.heartbeat_interval_ns)
             if context.now_ns - last_ns < self.config.heartbeat_interval_ns:
@@ -303,19 +325,23 @@ class Membership:
         assert roster is not None
         self.roster, self.pending = roster, None
         members = [place.address for place in roster.places]
-        self.members = frozenset(members)
+        before, self.members = self.members, frozenset(members)
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
+        self._unheard.clear()
         self._found_ns = None
         if self.phase == JOINING:
             self.phase = MEMBER
             self._tries = 0
         if self.welcome and self.phase == MEMBER:
             self._try_ns = None
+        elif self.phase == MEMBER and self._try_ns is None:
+            self._tries = 0
+            self._again(context)
         self.liveness.install(roster.id, members, context.now_ns)
         self.rosters.keep_only(members)
-        self.coordinator.install(context)
+        self.coordinator.install(before, context)
         self.merging.install(context)
         if roster.id.coordinator != self.me:
             self.show(roster.id.coordinator, context)
@@ -362,8 +388,11 @@ class Membership:
         """Try again, decide, or give up what is due."""
         now_ns = context.now_ns
         if self._give_up_ns is not None and self._give_up_ns <= now_ns:
-            self.over(Left(False), context)
-            return
+            if self.asks_to_leave:
+                self.over(Left(False), context)
+                return
+            self._give_up_ns = now_ns + self.config.leave_timeout_ns  # what is not acknowledged by now is given up
+            self.ask_to_leave(context)
         if self._found_ns is not None and self._found_ns <= now_ns:
             self._found_ns = None
             self._found(context)

@@ -4,7 +4,8 @@ On sending: messages wait for room, then are numbered, stored and sent in one st
 
 On reception of an ack from P: the entry of P rises; when the minimum rises the window is purged up to it, and waiting
 sends go on. An ack beyond high is impossible and counts for nothing (N4-28). Acknowledged sends up to the minimum are
-reported. Where stability releases, acks do only that; what is stable is purged instead.
+reported. Where stability releases, acks do only that; what is stable is purged instead. What a durable member that is
+away has not acknowledged is not purged either (holds.py), but nobody is told of it, and nothing waits for it.
 
 On reception of a nak from P: what is stored is sent again (repairs.py); for what is purged the answer is "gone up to
 low"; a nak without ranges is answered with the start that P has been given.
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
+from gapless.core.holds import Holds
 from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.sending import SendQueue
@@ -35,7 +37,7 @@ from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data, Gone, Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gapless.config import Config
     from gapless.core.context import Context
@@ -67,6 +69,7 @@ class Outbound:
         # A sender counts from low, not from its own delivery: no receiver is to see more than it can take.
         self.window = Window(Fixed(config.reach), keep=True, max_bytes=config.window_bytes)
         self.acks = AckTable()
+        self.holds = Holds()
         self.repairs = Repairs(config, to_one=to is not None)
         numbered = epoch or row.numbering == "view"
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
@@ -83,6 +86,8 @@ class Outbound:
         self._first_wanted = False
         self._stuck_since_ns: int | None = None
         self._pin_due_ns: int | None = None
+        self._watched = 0
+        self._idle_low = self._idle_upto = self._idle_bytes = 0
 
     # On sending
 
@@ -116,9 +121,31 @@ class Outbound:
         while True:
             room = 1 if context.rarely(rare.SMALL_RUN) else window.ceiling
             batch = self.queue.next_batch(min(room, window.room()), window.room_bytes(), window.low == window.high)
-            if batch is None:
+            if batch is not None:
+                self._send_batch(batch, context, reason)
+            elif not len(self.queue) or not self._relieve(context):
                 return
-            self._send_batch(batch, context, reason)
+
+    def make_room(self, messages: Sequence[bytes], context: Context) -> bool:
+        """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
+        while not self.has_room(messages):
+            most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
+            if len(self.queue) or self.queue.slots(messages) > most or not self._relieve(context):
+                return False
+        return True
+
+    def _relieve(self, context: Context) -> bool:
+        """See to a window that has no room: if that is because of kept places, say so, or release them."""
+        window = self.window
+        if not self.holds:
+            return False
+        crowded = window.max_bytes == self.config.window_bytes or self.acks.minimum == window.high
+        if window.room() and not crowded:
+            return False  # it is the members' buffers that are full
+        if not self.holds.relieve(self.acks.minimum, context, release=self.config.on_hold_full == "release"):
+            return False
+        self._purge(context)
+        return True
 
     def _send_batch(self, batch: Batch, context: Context, reason: str) -> None:
         first = self.window.high + 1
@@ -198,18 +225,21 @@ class Outbound:
     @property
     def _unfinished(self) -> bool:
         """Whether somebody is still to be told something."""
-        return bool(self._unconfirmed or self._tracked) or self.window.low != self.window.high
+        return bool(self._unconfirmed or self._tracked) or self._settled != self.window.high
+
+    @property
+    def _settled(self) -> int:
+        """Up to where no member has anything to do: low, unless that stays behind for those that are away."""
+        return self.acks.minimum if self.holds else self.window.low
+
+    @property
+    def delivered_by_members(self) -> bool:
+        """Whether nothing waits, and every member of the view is known to have delivered everything."""
+        return not len(self.queue) and self._settled == self.window.high
 
     def release(self, context: Context, reason: str) -> None:
         """Purge what everybody has, report what was acknowledged, and let waiting sends go on."""
-        low = self.window.low
-        purged = self.window.purge(self.acks.minimum if self.row.release == "acks" else self.stable)
-        if self.window.low > low:
-            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
-            self._watch(context.now_ns)
-            if not self.row.naks:
-                self._tail_ns = None
-                self._plan_tail(context.now_ns)
+        self._purge(context)
         if self._tracked:
             known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
             for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
@@ -219,9 +249,35 @@ class Outbound:
             self._tail_ns = None
         self.flush(context, reason)
 
+    def _purge(self, context: Context) -> None:
+        low, upto = self.window.low, self.acks.minimum if self.row.release == "acks" else self.stable
+        if self.holds.minimum is not None:
+            upto = min(upto, self.holds.minimum)
+        purged = self.window.purge(upto)
+        if self.window.low > low:
+            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
+            if not self.row.naks:
+                self._tail_ns = None
+                self._plan_tail(context.now_ns)
+        if self._settled != self._watched:
+            self._watch(context.now_ns)
+        if self.holds or self._idle_bytes:
+            self._count_idle()
+            self.limit_bytes(self.senders)
+
+    def _count_idle(self) -> None:
+        """Count the bytes that only those need that are away; they fill no member's buffer."""
+        low, upto = self.window.low, self._settled
+        if low == self._idle_low and low < self._idle_upto <= upto:
+            self._idle_bytes += self.window.size_between(self._idle_upto + 1, upto)
+        else:
+            self._idle_bytes = self.window.size_between(low + 1, upto)
+        self._idle_low, self._idle_upto = low, upto
+
     def _watch(self, now_ns: int) -> None:
-        """Start anew to measure for how long low has not moved."""
-        self._stuck_since_ns = now_ns if self.window.low < self.window.high else None
+        """Start anew to measure for how long the members have not moved."""
+        self._watched = self._settled
+        self._stuck_since_ns = now_ns if self._watched < self.window.high else None
         self._pin_due_ns = None if self._stuck_since_ns is None else now_ns + self.config.pin_after_ns
 
     # On reception of a nak
@@ -382,24 +438,38 @@ class Outbound:
             return
         window = self.window
         if self.row.release == "acks" or stability is None:
-            members = tuple(self.acks.behind(window.low + 1))
+            members = tuple(self.acks.behind(self._settled + 1))
         else:
             members = stability.behind(self.me, window.low + 1)
-        context.event(Pinned(members, window.low, window.high, self._stuck_since_ns or 0))
-        self._pin_due_ns = context.now_ns + self.config.pin_after_ns
+        context.event(Pinned(members, self._settled, window.high, self._stuck_since_ns or 0))
+        again_ns = context.now_ns + self.config.pin_after_ns
+        self._pin_due_ns = None if self.config.on_pin == "wait" else again_ns
 
     # On a view
 
-    def install(self, number: int, members: Iterable[Address], context: Context) -> None:
-        """Count the acks of exactly ``members`` from now on; new ones start after what has been sent."""
+    def install(
+        self,
+        number: int,
+        members: Iterable[Address],
+        context: Context,
+        kept: Mapping[str, Address] | None = None,
+        back: Mapping[Address, Address] | None = None,
+    ) -> None:
+        """Count the acks of exactly ``members`` from now on; new ones start after what has been sent.
+
+        ``kept`` and ``back`` are as in :meth:`gapless.core.member.Member.install`.
+        """
         members = tuple(members)
         high = self.window.high
         self.view = number
-        self.starts = {member: self.starts.get(member, high) for member in members}
+        returned = self.holds.install(members, kept or {}, back or {}, self.acks, self.window, context)
+        self.starts = {member: self.starts.get(member, returned.get(member, high)) for member in members}
         self._unconfirmed.intersection_update(members)
         self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
         self.limit_bytes(self.senders)
         self.acks.adjust(members, high)
+        for member, acked in returned.items():
+            self.acks.enter(member, acked)
         self.release(context, "view")
 
     def connect(self) -> None:
@@ -453,13 +523,19 @@ class Outbound:
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
         smallest_bytes = min(self._buffers.values(), default=config.receive_buffer_bytes)
         share_bytes = max(smallest_bytes // self.senders, config.max_frame_bytes)
-        self.window.max_bytes = min(config.window_bytes, share_bytes)
+        self.window.max_bytes = min(config.window_bytes, share_bytes + self._idle_bytes)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the sending half contradicts its own law."""
         self.window.check_invariants()
         acked = self.row.release != "acks" or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
+        if self.holds:
+            idle_bytes = self.window.size_between(self.window.low + 1, self._settled)
+            assert self._idle_bytes == idle_bytes, "what only those need that are away is counted"
+        for name, (last, ack) in self.holds.places.items():
+            assert self.window.low <= ack <= self.window.high, f"what {name!r} needs is kept"
+            assert last not in self.acks, f"{name!r} is here, and its place is kept"
         for member, ack in self.acks.items():
             assert ack <= self.window.high, f"{member} acknowledged {ack}, beyond high {self.window.high}"
         assert all(last <= self.window.high for last in self._tracked.values()), "only what was sent is tracked"
@@ -485,20 +561,25 @@ class Outbound:
             self._stands_still,
             tracked,
             tuple(sorted(self._unconfirmed)),
+            self.holds.snapshot(),
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every timer due."""
-        window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed = snapshot  # type: ignore[assignment]
+        window, acks, queue, tail, self.stable, stands_still, tracked, unconfirmed, holds = snapshot  # type: ignore[assignment]
         self._unconfirmed = set(unconfirmed)  # type: ignore[call-overload]
         self._tracked = {-at: last for at, last in enumerate(cast("tuple[int, ...]", tracked), 1)}
         self.window.restore(window)  # type: ignore[arg-type]
         self.acks.restore(acks)  # type: ignore[arg-type]
+        self.holds.restore(holds)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]
         self.repairs.forget()
         self.senders = 0
         self._tail_ns = 0 if tail else None
         self._seen = (self.window.low, self.window.high) if stands_still else None
         self._first_wanted = False
-        self._stuck_since_ns = 0 if self.window.low < self.window.high else None
+        self._watched = self._settled
+        self._stuck_since_ns = 0 if self._watched < self.window.high else None
         self._pin_due_ns = None
+        self._idle_upto = 0
+        self._count_idle()

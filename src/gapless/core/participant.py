@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, get_args
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
-from gapless.core.member import Member
 from gapless.core.membership import LEAVING, NEW, OVER, Membership
-from gapless.core.ready import Pinned, Ready
+from gapless.core.ready import Pinned, Ready, Undelivered
+from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError
 from gapless.identity import Place
 from gapless.wire.frames import Membership as MembershipFrame, Suspect
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.inbound import Inbound
     from gapless.core.rare import Rarely
-    from gapless.identity import Address, Digest, Roster, View
-    from gapless.wire.frames import Datagram, Frame
+    from gapless.identity import Address, Roster, View
+    from gapless.wire.frames import Datagram
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
 
 
-class Participant(Member):
+class Participant(Stateful):
     """A member that keeps its own views: ``join`` it, work through every ``Ready``, ``leave`` it."""
 
     def __init__(
@@ -65,6 +65,7 @@ class Participant(Member):
         self.liveness = Liveness(me, config)
         self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
         self._context.spoke = {}
+        self._ended = False
 
     @property
     def phase(self) -> str:
@@ -83,8 +84,8 @@ class Participant(Member):
 
     # Inputs of the application
 
-    def join(self, now_ns: int, *, resume: Mapping[Address, int] | None = None) -> Ready:
-        """Begin to look for a group, or to found one.
+    def join(self, now_ns: int, *, state: bool = False, resume: Mapping[Address, int] | None = None) -> Ready:
+        """Begin to look for a group, or to found one; with ``state`` ask the others for the application's state.
 
         ``resume`` says up to where a durable member has kept each stream safely: no stream begins before that.
         """
@@ -94,6 +95,8 @@ class Participant(Member):
             self.resume(resume or {})
         elif resume:
             raise LocalProtocolError("a member without a durable name has nothing to resume: give it a name")
+        if state:
+            self.want_state()
         self.membership.join(self._begin(now_ns))
         return self._finish(())
 
@@ -121,8 +124,8 @@ class Participant(Member):
             raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
         super()._check_payloads(payloads, *rest)
 
-    def install(self, view: View, now_ns: int, digest: Digest | None = None, **places: Any) -> Ready:
-        """Views come from the membership, not from outside."""
+    def install(self, view: View, *_: Any, **__: Any) -> Ready:
+        """Refuse: views come from the membership, not from outside."""
         raise LocalProtocolError(f"view {view.id.number} is not given to a participant: it joins and keeps its own")
 
     # Inputs of the network and the clock
@@ -132,6 +135,7 @@ class Participant(Member):
         due_ns = self._timers.next_ns
         if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
             self.liveness.paused(now_ns - due_ns, now_ns)
+            self.state.paused(now_ns)
         return super()._begin(now_ns)
 
     def hear(self, said: Datagram, now_ns: int) -> Ready:
@@ -176,8 +180,6 @@ class Participant(Member):
         if roster is None:
             return super().tick(now_ns)
         kept = {place.name: place.address for place in roster.away}
-        if not kept and not self._back(roster):
-            return super().install(roster.view, now_ns)
         return super().install(roster.view, now_ns, kept=kept, back=self._back(roster))
 
     def _back(self, roster: Roster) -> dict[Address, Address]:
@@ -210,8 +212,10 @@ class Participant(Member):
     def _finish(self, touched: Any) -> Ready:
         """Do what every input ends with; leave when nothing keeps this member any more."""
         membership, context = self.membership, self._context
-        if membership.phase == LEAVING and not membership.asks_to_leave and self.is_quiet:
+        if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
+        if membership.phase == OVER and not self._ended:
+            self._end_streams(context)
         arm = self._timers.arm
         arm(timers.BEAT, self.liveness.due_ns)
         arm(timers.COORDINATE, membership.due_ns)
@@ -221,6 +225,22 @@ class Participant(Member):
             ready.deadline_ns = None
             self._timers.clear()
         return ready
+
+    @property
+    def _nothing_keeps_me(self) -> bool:
+        """Whether everybody has everything that this member has sent."""
+        return self.aside.is_quiet and all(stream.is_quiet for stream in self._outbounds())
+
+    def _end_streams(self, context: Context) -> None:
+        """Report every send that nobody will complete, and every message that is not known to have arrived."""
+        self._ended = True
+        for ticket in self.outbound.queue.tickets:
+            self.outbound.give_up(ticket, "over", context)
+        first, last = self.outbound.end(context)
+        if first <= last:
+            context.event(Undelivered(None, first, last))
+        self.connections.end(context)
+        self.aside.end(context)
 
     def _beat(self, context: Context) -> None:
         assert context.spoke is not None
@@ -233,7 +253,7 @@ class Participant(Member):
 
 
 Participant.timed = {
-    **Member.timed,
+    **Stateful.timed,
     timers.BEAT: Participant._beat,
     timers.COORDINATE: lambda member, context: member.membership.fire(context),
     timers.VIEW: lambda member, context: None,  # noqa: ARG005 - a tick installs the view before any timer fires

@@ -67,6 +67,11 @@ class Pieces:
         """The seqno of the first piece of a message that is not complete, if there is one."""
         return None if self._state == _NONE else self._first
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of a message that is not complete."""
+        return self._held_bytes
+
     def clear(self) -> None:
         """Forget the pieces held."""
         self._parts, self._held_bytes, self._first, self._state = [], 0, 0, _NONE

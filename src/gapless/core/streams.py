@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gapless.core import rare, timers
 from gapless.core.aside import Aside
+from gapless.core.backlog import Covered
 from gapless.core.context import Context
 from gapless.core.credit import Credit
 from gapless.core.early import Early
@@ -26,7 +27,7 @@ from gapless.modes import Mode
 from gapless.run import NOT_BACK, PIECE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from random import Random
 
     from gapless.config import Config
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _ACKS_PER_SHARE = 4
 """How many acks a sender gets, at the least, for its share of the receive buffer."""
+_MOST_FORMER = 1024
+"""Departed streams of which the end is remembered, in case the same life comes back."""
 _ACTIVE_NS = 500_000_000
 """A member counts as sending for so long after its last data."""
 
@@ -77,11 +80,31 @@ class Streams:
         self._owing: dict[tuple[Address, int], Inbound] = {}
         self._stalled: dict[tuple[Address, int], Inbound | None] = {}
         self._former: dict[Address, int] = {}
+        self._most_former = _MOST_FORMER
+        self._durable = False
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, tuple[int, int, int]] = {}
         self._epoch = 0
         self._next_mode: Mode | None = None
+
+    def resume(self, marks: Mapping[Address, int]) -> None:
+        """Be a durable member, which goes on where its former life was; to be called before the first view.
+
+        ``marks`` says up to which seqno the application has the messages of each origin safely, as far as it knows. No
+        stream starts below its mark, and if one starts above it, what lies between is reported as lost. A durable
+        member also acknowledges a message in pieces as a whole, unless it is large.
+        """
+        if self.view is not None:
+            raise LocalProtocolError(f"{self.me} is a member already: resume before the first view")
+        if self.row.release != "acks":
+            raise LocalProtocolError(f"profile {self.row.name} has no durable members: use profile nakack4")
+        for origin, seqno in marks.items():
+            if not 0 <= seqno <= U64_MAX:
+                raise LocalProtocolError(f"mark {seqno} of {origin} is not a seqno: use 64-bit numbers")
+        self._durable = True
+        self._former.update(marks)
+        self._most_former += len(marks)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -98,10 +121,52 @@ class Streams:
         marks = {origin: stream.window.marks for origin, stream in self.inbound.items() if stream.window is not None}
         return {self.me: self.outbound.window.marks, **marks}
 
+    def set_digest(self, digest: Digest, now_ns: int) -> Ready:
+        """Open the streams that wait for their start behind what ``digest`` says was delivered; leave others alone.
+
+        What is missing up to the digest's high is a gap (N7-22), of an open stream too.
+        """
+        context = self._begin(now_ns)
+        if self.row.numbering == "view":
+            return self._finish(())  # every stream starts with its view, and a digest does not say of which it is
+        named = [(stream, digest[origin]) for origin, stream in self.inbound.items() if origin in digest]
+        for stream, marks in named:
+            if stream.window is None and not self._durable:
+                stream.begin(marks.delivered, context)
+            stream.hint(marks.high)
+        return self._finish([stream for stream, _ in named])
+
     def _marks(self, origin: Address) -> Marks | None:
         """Return the marks of one stream, if its start is known."""
         stream = self.outbound if origin == self.me else self.inbound.get(origin)
         return None if stream is None or stream.window is None else stream.window.marks
+
+    # What a state transfer stands on
+
+    def starts(self) -> dict[Address, int | None]:
+        """Return where the stream of every other member starts here; None if that is not known yet."""
+        return {origin: None if stream.window is None else stream.start for origin, stream in self.inbound.items()}
+
+    def reached(self, origin: Address) -> int | None:
+        """Return up to where whole messages of ``origin`` were delivered; None if its stream is not known."""
+        if origin == self.me:
+            unfinished = self._own_pieces.first
+            return self.outbound.window.delivered if unfinished is None else unfinished - 1
+        stream = self.inbound.get(origin)
+        if stream is None:
+            return self._former.get(origin)
+        return None if stream.window is None else stream.resume
+
+    def covered(self) -> Covered:
+        """Return everything that was delivered, of those that have left too, as far as it is remembered."""
+        reached = ((origin, self.reached(origin)) for origin in (self.me, *self.inbound, *self._former))
+        marks = {origin: mark for origin, mark in reached if mark is not None}
+        return Covered(self._epoch, marks, self.aside.delivered())
+
+    def cover(self, covered: Covered) -> None:
+        """Count the out-of-band messages that a state covers as delivered."""
+        for origin, seen in covered.aside.items():
+            self.aside.cover(origin, seen)
 
     @property
     def is_quiet(self) -> bool:

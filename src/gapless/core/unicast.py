@@ -359,6 +359,11 @@ class Connections:
         if entry is not None and entry.state is State.OPEN:
             self._begin_to_close(peer, entry, context)
 
+    def end(self, context: Context) -> None:
+        """End all connections without a word, and report what was not acknowledged: this life is over."""
+        for peer in list(self.outgoing):
+            self._end_outgoing(peer, "over", context, say=False)
+
     def _begin_to_close(self, peer: Address, entry: Outgoing | Incoming, context: Context) -> None:
         entry.state = State.CLOSING
         entry.since_ns = context.now_ns

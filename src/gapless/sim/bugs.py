@@ -84,7 +84,7 @@ FIRST = (
         "ack of high",
         "the receiver acknowledges what it has seen, not what it has delivered",
         "gapless.core.inbound:Inbound.acknowledge",
-        "Ack(self.origin, window.delivered,",
+        "Ack(self.origin, seqno,",
         "Ack(self.origin, window.high,",
     ),
     Mutant(
@@ -256,7 +256,7 @@ FIRST = (
         "checksum ignored",
         "a damaged datagram is believed",
         "gapless.core.member:decode",
-        "    if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:\n",
+        "    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:\n",
         "    if False:\n",
     ),
     Mutant(

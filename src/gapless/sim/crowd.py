@@ -1,7 +1,7 @@
 """A light world of participants, for experiments with many members or many messages.
 
-It is no judge: the worlds of the swarm check everything after every step, and are too slow for hundreds of members. What
-is checked here costs next to nothing, and is seen from outside the machine:
+It is no judge: the worlds of the swarm check everything after every step, and are too slow for hundreds of members.
+What is checked here costs next to nothing, and is seen from outside the machine:
 
 * views (S15): numbers rise, one id is one list, a member is in its own view, messages come from members of the view;
 * every message carries its number, so a hole, a repetition or a wrong order at any receiver is seen;

@@ -1,9 +1,9 @@
 """Joins under load: members come while one sender never stops, and views are slow.
 
-This is where a group with acks can wedge (P-01): while a view is on its way, some already count a new member and some do
-not; a joiner that waits for what is gone acknowledges nothing, and stops every sender. Here a group of a few members
-takes in one joiner after the other. The second member sends; it is not the coordinator, so the view reaches it late. Each
-joiner is watched, then leaves, so that the group does not grow.
+This is where a group with acks can wedge (P-01): while a view is on its way, some already count a new member and some
+do not; a joiner that waits for what is gone acknowledges nothing, and stops every sender. Here a group of a few members
+takes in one joiner after the other. The second member sends; it is not the coordinator, so the view reaches it late.
+Each joiner is watched, then leaves, so that the group does not grow.
 
 Every message that the sender puts on the network while a receiver is in the sender's view must reach that receiver; no
 message from before that may.
@@ -64,9 +64,9 @@ class Setting(NamedTuple):
 class JoinsRow:
     """What came of one setting.
 
-    ``pause_ns`` is the longest time for which the sender sent nothing new while members joined, ``baseline_ns`` the same
-    while nobody did, ``leave_pause_ns`` the same while they left. ``join_ns`` has, for each join that came to an end, the
-    time from the first question to the first message that was delivered.
+    ``pause_ns`` is the longest time for which the sender sent nothing new while members joined, ``baseline_ns`` the
+    same while nobody did, ``leave_pause_ns`` the same while they left. ``join_ns`` has, for each join that came to an
+    end, the time from the first question to the first message that was delivered.
     """
 
     setting: Setting

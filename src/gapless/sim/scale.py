@@ -1,9 +1,9 @@
 """How costs and times grow with the group: the same story for each number of members.
 
 All join at once; nothing happens for a while; a few members send; one joins and one leaves; then, while a little is
-sent, two more join, one of them crashes, and the coordinator crashes. Everything is counted on every link that it is put on. Times are
-virtual; the network takes ``DELAY_NS`` and loses nothing, and a process is busy for ``HANDLING_NS`` with each datagram
-that it reads or writes, one after the other.
+sent, two more join, one of them crashes, and the coordinator crashes. Everything is counted on every link that it is
+put on. Times are virtual; the network takes ``DELAY_NS`` and loses nothing, and a process is busy for ``HANDLING_NS``
+with each datagram that it reads or writes, one after the other.
 
 At each size the checks of :mod:`gapless.sim.crowd` look on: views (S15), no hole, no repetition, everything delivered
 that was meant for a receiver, and nothing else.

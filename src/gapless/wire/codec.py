@@ -18,7 +18,7 @@ from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ACKED, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run
+from gapless.run import ACKED, ALONE, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run
 from gapless.wire import fields, membership
 from gapless.wire.fields import check_epoch, check_progress, check_ranges, exact, prefix, unpack_progress
 from gapless.wire.frames import (
@@ -191,10 +191,10 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    checksum = 0
+    checksum = flags = 0 if addressee is None else ADDRESSED
     for part in parts:
         checksum = crc32(part, checksum)
-    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, 0 if addressee is None else ADDRESSED, checksum)
+    parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join(parts)
 
 
@@ -271,7 +271,7 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
 
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
-    _check_run(run.first, run.count, _check_plain(run.flags))
+    _check_run(run.first, run.count, _check_plain(run.flags & ~ALONE))
     _check_floor(frame.floor, run.first)
     front = prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
@@ -311,7 +311,7 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    if crc32(memoryview(datagram)[_PREAMBLE.size :]) != checksum:
+    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
     if flags == ADDRESSED:
@@ -465,7 +465,8 @@ def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, fla
     if at + _FLOOR.size > end:
         raise RemoteProtocolError("length", "an out-of-band frame is cut short")
     (floor,) = _FLOOR.unpack_from(datagram, at)
-    run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags)
+    run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags & ~ALONE)
+    run.flags = flags
     _check_floor(floor, run.first)
     return OutOfBand(run, floor)
 
@@ -543,7 +544,7 @@ _KNOWN_FLAGS = {
     NAK: EPOCH,
     GONE: EPOCH,
     TAIL: STARTS | EPOCH,
-    OUT_OF_BAND: NOT_BACK,
+    OUT_OF_BAND: NOT_BACK | ALONE,
     UNRELIABLE: NOT_BACK,
     CLOSE: EPOCH,
     **membership.KNOWN_FLAGS,

@@ -24,10 +24,10 @@ from gapless.wire.fields import (
 )
 from gapless.wire.frames import Progress, Range
 
-HASH_BYTES = 8
+HASH_BYTES = 16
 """The length of the hash of one block."""
 
-_OFFER = Struct("<QIHH")
+_OFFER = Struct("<QIIHH")
 _ASIDE = Struct("<QQI")
 _RANGE = Struct("<QQ")
 
@@ -36,6 +36,7 @@ class Offer(NamedTuple):
     """A state of ``size_bytes`` in blocks of ``block_bytes``, the last one perhaps shorter, each with its hash.
 
     ``digest`` says up to where the state covers each stream, ``aside`` which out-of-band messages of each member.
+    ``epoch`` is that of the streams in the digest.
     """
 
     size_bytes: int
@@ -43,13 +44,14 @@ class Offer(NamedTuple):
     digest: tuple[Progress, ...]
     aside: tuple[tuple[Address, tuple[Range, ...]], ...]
     hashes: tuple[bytes, ...]
+    epoch: int = 0
 
 
 def encode_offer(offer: Offer) -> bytes:
     """Return the bytes of ``offer``."""
     try:
         _check_offer(offer)
-        parts = [_OFFER.pack(offer.size_bytes, offer.block_bytes, len(offer.digest), len(offer.aside))]
+        parts = [_OFFER.pack(offer.size_bytes, offer.block_bytes, offer.epoch, len(offer.digest), len(offer.aside))]
         parts += [PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in offer.digest]
         for origin, ranges in offer.aside:
             parts.append(_ASIDE.pack(*origin, len(ranges)))
@@ -63,7 +65,7 @@ def decode_offer(body: bytes) -> Offer:
     """Return the offer that ``body`` tells."""
     end = len(body)
     at_least(0, end, _OFFER.size)
-    size_bytes, block_bytes, digest_count, aside_count = _OFFER.unpack_from(body)
+    size_bytes, block_bytes, epoch, digest_count, aside_count = _OFFER.unpack_from(body)
     at = _OFFER.size + digest_count * PROGRESS.size
     at_least(0, end, at + aside_count * _ASIDE.size)
     digest = unpack_progress(body, _OFFER.size, at)
@@ -78,7 +80,7 @@ def decode_offer(body: bytes) -> Offer:
     _check_blocks(size_bytes, block_bytes)
     exact(at, end, _block_count(size_bytes, block_bytes) * HASH_BYTES)
     hashes = tuple([body[start : start + HASH_BYTES] for start in range(at, end, HASH_BYTES)])
-    offer = Offer(size_bytes, block_bytes, digest, tuple(aside), hashes)
+    offer = Offer(size_bytes, block_bytes, digest, tuple(aside), hashes, epoch)
     _check_offer(offer)
     return offer
 

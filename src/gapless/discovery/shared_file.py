@@ -1,0 +1,155 @@
+"""One shared file with an entry for each member: for where a directory is not at hand.
+
+On starting:   under a lock (``<file>.lock`` beside it) the member adds its entry and reads the others'.
+While running: every ``refresh`` it does so again, and leaves out the entries of its group that are stale. The file is
+               replaced in one step, so that those who only read need no lock. Times are those of the file system.
+On leaving:    under the lock the member takes its entry out, unless a later life of its node has taken it over.
+
+Problems: ``write``, ``read``, ``garbage`` (the file is begun anew; others add themselves again within ``refresh``),
+``locked`` (somebody holds the lock for too long), ``superseded``. The file's directory is not made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.discovery.directory import REFRESH_NS, STALE_NS, Shared
+from gapless.discovery.entries import FORM, Entry, GarbageError, parse_json, read_file, replace_file
+from gapless.locator import Locator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gapless.identity import Place
+
+MOST_FILE_BYTES = 1024 * 1024
+"""A larger file is garbage."""
+
+LOCK_S = 2.0
+"""How long to wait for the lock; whoever holds it needs a few milliseconds."""
+
+_PAUSE_S = 0.005
+
+
+class Row(NamedTuple):
+    """An entry and the time when it was written."""
+
+    entry: Entry
+    written_ns: int
+
+
+class SharedFile(Shared):
+    """``SharedFile("/shared/orders.json", group="orders")``."""
+
+    def __init__(self, path: str | Path, *, group: str, refresh_ns: int = REFRESH_NS, stale_ns: int = STALE_NS) -> None:
+        super().__init__("file", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
+
+    def _refresh(self, place: Place | None) -> tuple[Locator, ...] | None:
+        if place is None and self._written is None:
+            return self._look()
+        try:
+            with self._lock():
+                return self._exchange(place)
+        except TimeoutError as error:
+            self.problems.add("locked", str(error))
+        except OSError as error:
+            self.problems.add("write", f"cannot write {self._path}: {error}; others do not find this member here")
+        return self._look()
+
+    def _look(self) -> tuple[Locator, ...] | None:
+        try:
+            return self._others(self._rows(), None, time.time_ns())
+        except OSError as error:
+            self.problems.add(
+                "read", f"cannot read {self._path}: {error}; mount or make its directory, if it is missing"
+            )
+            return None
+
+    def _exchange(self, place: Place | None) -> tuple[Locator, ...]:
+        """Read, put the own entry in the place of its former one, and write; with the lock held."""
+        mine = place or self._written
+        rows = self._rows()
+        later = [row for row in rows if self._is_of(row, mine) and row.entry.address > mine.address] if mine else []
+        if later:
+            self.problems.add("superseded", f"{self._path} has life {later[0].entry.address} of this node; it stays")
+            self._written = None
+            return self._others(rows, mine, time.time_ns())
+        kept = [row for row in rows if not self._is_of(row, mine) and not self._is_of(row, self._written)]
+        read: list[tuple[Locator, ...]] = []
+
+        def content(now_ns: int) -> bytes:
+            fresh = [row for row in kept if row.entry.group != self._group or not self._is_old(row.written_ns, now_ns)]
+            read.append(self._others(fresh, mine, now_ns))
+            if place is not None:
+                fresh.append(Row(Entry(self._group, place.address, Locator.decode(place.locator)), now_ns))
+            return _to_bytes(fresh)
+
+        replace_file(self._path, content)
+        self._written = place
+        return read[0]
+
+    def _is_of(self, row: Row, place: Place | None) -> bool:
+        return place is not None and row.entry.group == self._group and row.entry.address.node == place.address.node
+
+    def _others(self, rows: list[Row], mine: Place | None, now_ns: int) -> tuple[Locator, ...]:
+        here = (row for row in rows if row.entry.group == self._group and not self._is_of(row, mine))
+        return tuple(dict.fromkeys(row.entry.locator for row in here if not self._is_old(row.written_ns, now_ns)))
+
+    def _rows(self) -> list[Row]:
+        """Return what the file holds; nothing if it is not there yet, or holds garbage."""
+        try:
+            fields = parse_json(read_file(self._path, MOST_FILE_BYTES)[0])
+            if (
+                not isinstance(fields, dict)
+                or fields.get("gapless") != FORM
+                or not isinstance(fields.get("members"), list)
+            ):
+                raise GarbageError(f"this is no list of members of form {FORM}")
+        except FileNotFoundError:
+            if not self._path.parent.is_dir():
+                raise
+            return []
+        except GarbageError as error:
+            self.problems.add("garbage", f"{self._path}: {error}; whoever writes next begins it anew")
+            return []
+        return [row for member in fields["members"] if (row := self._row(member)) is not None]
+
+    def _row(self, fields: object) -> Row | None:
+        try:
+            entry = Entry.from_json(fields)
+            written_ns = fields.get("written_ns") if isinstance(fields, dict) else None
+            if not isinstance(written_ns, int):
+                raise GarbageError("an entry needs the time when it was written")
+        except GarbageError as error:
+            self.problems.add("garbage", f"{self._path} has an entry that is none: {error}; it is left out")
+            return None
+        return Row(entry, written_ns)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        path = self._path.with_name(self._path.name + ".lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            deadline_s = time.monotonic() + LOCK_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline_s:
+                        raise TimeoutError(f"{path} is held for more than {LOCK_S:g} s by another process") from None
+                time.sleep(_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _to_bytes(rows: list[Row]) -> bytes:
+    members = [{**row.entry.to_json(), "written_ns": row.written_ns} for row in rows]
+    return json.dumps({"gapless": FORM, "members": members}, indent=1).encode() + b"\n"

@@ -1,0 +1,510 @@
+"""State transfer: state and later messages together are everything, once, whatever the network and the members do."""
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from gapless.core.blocks import BLOCK_BYTES
+from gapless.core.ready import OUT_OF_BAND, Lost, StateReceived, StateWanted
+from gapless.modes import Mode
+from gapless.wire.frames import Data, Frame, OutOfBand, StateAsk, StateChunk, StateOffer, StatePull
+from tests.core.company import MS, SECOND, Company, address, kinds
+
+
+def noise(size_bytes: int, seed: int = 1) -> bytes:
+    return Random(seed).randbytes(size_bytes)
+
+
+def chunk_bytes(company: Company, by: str) -> int:
+    return sum(len(chunk.body) for chunk in company.frames(StateChunk, by=by))
+
+
+# The state and what follows
+
+
+def test_a_new_member_gets_the_state_and_what_follows() -> None:
+    company = Company("ab")
+    company.send("a", b"a1", b"a2")
+    company.send("b", b"b1")
+    company.run_for(SECOND)
+    company.enter("c")
+    company.until_state("c")
+    company.send("a", b"a3")
+    company.send("c", b"c1")
+    company.run_for(SECOND)
+    assert company.apps["c"].received == [StateReceived(address("a"), b"a1\0a2\0b1")]
+    assert company.apps["c"].of("a") == [b"a1", b"a2", b"a3"]
+    company.same("a", "b", "c", origins="abc")
+    assert not company["c"].state.sifting, "nothing has to be looked at any more"
+    assert company["a"].state.due_ns is None, "the provider has forgotten the transfer"
+
+
+def test_alone_there_is_no_state() -> None:
+    company = Company("")
+    company.enter("a")
+    assert company.apps["a"].received == [StateReceived(None, b"")]
+    company.send("a", b"a1")
+    assert company.apps["a"].log == [b"a1"]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 5_000_000])
+def test_a_state_of_any_size_comes_whole(size_bytes: int) -> None:
+    padding = noise(size_bytes)
+    company = Company("ab", padding=padding)
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("a"), padding)]
+    assert chunk_bytes(company, "a") == size_bytes, "every byte once"
+
+
+def test_a_large_state_comes_through_a_bad_network() -> None:
+    padding = noise(1_000_000)
+    company = Company("ab", padding=padding, loss=0.1, twice=0.1, delay_ns=(MS, 20 * MS))
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("a"), padding)]
+    assert chunk_bytes(company, "a") < 2 * len(padding), "what has come is not asked for again"
+
+
+def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
+    company = Company("ab", padding=noise(300_000), state_window_bytes="32KiB", delay_ns=(10 * MS, 10 * MS))
+    company.enter("c")
+    worst = 0
+
+    def look() -> bool:
+        nonlocal worst
+        fetch = company["c"].state.taker._fetch
+        worst = max(worst, fetch.outstanding_bytes if fetch is not None else 0)
+        return company.has_state("c")
+
+    assert company.run_for(60 * SECOND, look)
+    assert 16 * 1024 < worst <= 32 * 1024
+    assert max(pull.length for pull in company.frames(StatePull)) <= 32 * 1024
+
+
+def test_equal_blocks_are_fetched_once() -> None:
+    company = Company("ab", padding=bytes(20 * BLOCK_BYTES))
+    company.enter("c")
+    company.until_state("c")
+    assert chunk_bytes(company, "a") == BLOCK_BYTES
+    assert company.apps["c"].received[0].state == bytes(20 * BLOCK_BYTES)
+
+
+# Exactly once
+
+
+def test_what_the_state_covers_and_comes_late_is_dropped() -> None:
+    company = Company("ab")
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    late = company.lose(Data, to="c")
+    company.send("a", *(b"a%d" % number for number in range(50)))
+    company.until_state("c")
+    assert company.apps["c"].of("a") == [b"a%d" % number for number in range(50)], "all of it in the state"
+    company.tampers.remove(late)
+    company.send("a", b"a50")
+    company.run_for(2 * SECOND)
+    company.same("a", "b", "c", origins="a")
+    assert company["c"].counters["dropped.covered"] == 50
+    assert not company["c"].state.sifting
+
+
+def test_a_run_across_the_mark_is_cut() -> None:
+    company = Company("ab", max_frame_bytes="1400B")
+    company.send("a", b"a0")
+    company.run_for(SECOND)
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    # The provider delivers the first three alone, the new member gets all of them in one run.
+    hold = company.lose(Data, to="c")
+    for number in range(1, 4):
+        company.send("a", b"a%d" % number)
+    company.until_state("c")
+    assert company.apps["c"].received[0].state.endswith(b"a3")
+    del hold
+    company.tampers.clear()
+    company.send("a", *(b"a%d" % number for number in range(4, 7)))
+    company.run_for(2 * SECOND)
+    company.same("a", "c", origins="a")
+
+
+def test_the_provider_waits_until_it_has_delivered_what_the_new_member_will_not_get() -> None:
+    company = Company("ab", padding=b"p")
+    company.lose(Data, to="a")
+    company.send("b", b"b1", b"b2")
+    company.run_for(50 * MS)
+    company.enter("c", lag_ns=0)
+    company.run_for(SECOND)
+    assert not company.has_state("c"), "a has not what b sent before c came"
+    assert company["c"].inbound[address("b")].start == 2
+    company.tampers.clear()
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("a"), b"pb1\0b2")]
+    assert company.apps["c"].events.count(company.apps["c"].received[0]) == 1
+
+
+def test_a_message_in_pieces_is_in_the_state_or_comes_behind_it() -> None:
+    company = Company("ab", capacity=8)
+    large = b"b" + noise(40_000).replace(b"\0", b"\1")
+    company.send("b", large)
+    company.run_for(2 * MS)
+    assert company["b"].outbound.window.high < 30, "the message is still on its way"
+    company.enter("c", lag_ns=0)
+    assert company.apps["a"].of("b") == []
+    company.send("b", b"b2")
+    company.until_state("c")
+    company.run_for(SECOND)
+    assert company.apps["c"].of("b") == [large, b"b2"]
+    company.same("a", "b", "c", origins="b")
+
+
+def test_a_message_in_pieces_of_which_the_provider_has_a_part_comes_behind_the_state() -> None:
+    company = Company("ab", capacity=64)
+    large = b"b" + noise(20_000).replace(b"\0", b"\1")
+    company.enter("c", lag_ns=0)
+    late = company.lose(StateAsk)
+    company.run_for(100 * MS)
+
+    def cut_end(source: str, target: str, frame: Frame) -> Frame | None:
+        last = isinstance(frame, Data) and frame.run.last > 10
+        return None if source == "b" and target == "a" and last else frame
+
+    company.tampers.append(cut_end)
+    company.tampers.remove(late)
+    company.send("b", large)
+    company.until_state("c")
+    assert company["a"].inbound[address("b")].window.delivered == 10  # type: ignore[union-attr]
+    company.tampers.clear()
+    company.run_for(2 * SECOND)
+    assert company.apps["c"].received[0].state == b""
+    assert company.apps["c"].of("b") == [large]
+    company.same("a", "b", "c", origins="b")
+
+
+def test_connections_are_held_and_all_handed_out() -> None:
+    company = Company("ab", padding=noise(200_000))
+    company.enter("c", lag_ns=0)
+    company.run_for(2 * MS)
+    company.send("a", b"one", to=address("c"))
+    company.send("a", b"u", mode=Mode.UNRELIABLE)
+    company.run_for(3 * MS)
+    assert not company.has_state("c")
+    assert company.apps["c"].direct == []
+    company.until_state("c")
+    assert company.apps["c"].direct == [b"one"]
+    assert company.apps["c"].unreliable == [b"u"]
+
+
+def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
+    company = Company("ab")
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    company.send("b", b"b-both", mode=Mode.OUT_OF_BAND)
+    company.send("b", b"b-alone", mode=Mode.OUT_OF_BAND, to=address("c"))
+    company.run_for(30 * MS)
+    late = company.lose(OutOfBand, to="a")
+    company.send("b", b"b-late", mode=Mode.OUT_OF_BAND)
+    company.until_state("c")
+    assert company.apps["c"].received[0].state == b"b-both"
+    company.tampers.remove(late)
+    company.run_for(2 * SECOND)
+    assert sorted(company.apps["c"].log) == [b"b-alone", b"b-both", b"b-late"]
+    assert sorted(company.apps["a"].log) == [b"b-both", b"b-late"]
+
+
+def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_again() -> None:
+    company = Company("ab")
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    late = company.lose(OutOfBand, to="c")
+    company.send("b", b"b1", mode=Mode.OUT_OF_BAND)
+    company.until_state("c")
+    company.tampers.remove(late)
+    company.run_for(2 * SECOND)
+    assert company.apps["c"].log == [b"b1"]
+    assert not kinds(company.apps["c"].deliveries, OUT_OF_BAND)
+    assert company["b"].is_quiet, "it was acknowledged all the same"
+
+
+def test_one_that_has_just_got_the_state_gives_a_state_that_covers_as_much() -> None:
+    company = Company("ab")
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    company.lose(Data, to="c")
+    company.send("a", *(b"a%d" % number for number in range(10)))
+    company.until_state("c")
+    assert company["c"].state.sifting, "c has the messages only by its state"
+    company.crash("b")
+    company.apps["a"].able = False
+    company.view("acd".replace("d", ""))
+    company.enter("d", lag_ns=0)
+    company.run_for(5 * SECOND, lambda: company.has_state("d"))
+    company.tampers.clear()
+    company.run_for(3 * SECOND)
+    assert company.apps["d"].received[0].provider == address("c")
+    company.same("a", "c", "d", origins="a")
+
+
+def test_what_one_that_left_sent_and_the_provider_never_got_is_reported() -> None:
+    company = Company("abz")
+    company.lose(Data, by="z", to="a")
+    company.lose(Data, by="z", to="b")
+    company.send("z", b"z1", b"z2")
+    company.run_for(5 * MS)
+    company.enter("c", lag_ns=0)
+    company.run_for(100 * MS)
+    company.send("z", b"z3")
+    company.run_for(100 * MS)
+    company.crash("z")
+    company.leave_out("z")
+    company.until_state("c")
+    assert company.apps["c"].of("z") == [b"z3"]
+    assert [event for event in company.apps["c"].events if isinstance(event, Lost)] == [Lost(address("z"), 1, 2)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_state_and_messages_together_are_everything_once(data: st.DataObject) -> None:
+    draw = data.draw
+    seed = draw(st.integers(0, 2**32))
+    rng = Random(seed)
+    company = Company(
+        "ab",
+        seed=seed,
+        loss=draw(st.sampled_from([0.0, 0.05, 0.2])),
+        twice=draw(st.sampled_from([0.0, 0.2])),
+        delay_ns=draw(st.sampled_from([(MS, MS), (MS, 30 * MS)])),
+        padding=noise(draw(st.sampled_from([0, 100, 3 * BLOCK_BYTES]))),
+        profile=draw(st.sampled_from(["nakack4", "nakack"])),
+        capacity=draw(st.sampled_from([16, 256])),
+        max_unconsumed=draw(st.sampled_from([0, 7])),
+        state_backlog_bytes=draw(st.sampled_from(["1KiB", "64MiB"])),
+        state_timeout="1s",
+    )
+    company.answer_ns = draw(st.sampled_from([0, 30 * MS]))
+    serial = dict.fromkeys("abcde", 0)
+
+    def chatter(name: str) -> None:
+        if name not in company.members or company[name].view is None:
+            return
+        serial[name] += 1
+        size_bytes = rng.choice([0, 3, 50, 5000])
+        body = b"%s %d %s" % (name.encode(), serial[name], bytes(size_bytes).replace(b"\0", b"."))
+        company.send(name, body)
+
+    for _ in range(draw(st.integers(0, 60))):
+        for name in "abcd":
+            company.at(company.now_ns + rng.randrange(3 * SECOND), lambda name=name: chatter(name))  # type: ignore[misc]
+    company.run_for(rng.randrange(SECOND))
+    company.enter("c", lag_ns=rng.randrange(1, 100 * MS))
+    if draw(st.booleans()):
+        company.run_for(rng.randrange(SECOND))
+        company.enter("d", lag_ns=rng.randrange(1, 100 * MS))
+    newcomers = company.view_names[2:]
+    if draw(st.booleans()):
+        company.run_for(rng.randrange(100 * MS))
+        company.lose(StateOffer, StateChunk, by="a", to="c")
+    company.until_state(*newcomers, within_ns=120 * SECOND)
+    company.tampers.clear()
+    company.loss = 0.0
+    company.run_for(10 * SECOND)
+    for name in company.view_names:
+        company.same("a", "b", *newcomers, origins=name)
+        assert len(company.apps["a"].of(name)) == serial[name]
+
+
+# Providers that fail
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_when_the_provider_dies_another_is_asked_and_equal_blocks_are_not_fetched_again(same: bool) -> None:
+    padding = noise(40 * BLOCK_BYTES)
+    company = Company("ab", padding=padding, delay_ns=(5 * MS, 5 * MS))
+    if not same:
+        company.apps["b"].padding = noise(40 * BLOCK_BYTES, seed=2)
+    company.enter("c")
+    assert company.run_for(SECOND, lambda: chunk_bytes(company, "a") > 20 * BLOCK_BYTES)
+    company.crash("a")
+    company.leave_out("a")
+    company.apps["c"].padding = company.apps["b"].padding
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("b"), company.apps["b"].padding)]
+    if same:
+        assert chunk_bytes(company, "b") < 25 * BLOCK_BYTES
+        assert company["c"].counters["state.blocks kept"] > 15
+    else:
+        assert chunk_bytes(company, "b") >= 40 * BLOCK_BYTES
+
+
+def test_blocks_are_known_again_at_another_place() -> None:
+    head, rest = noise(BLOCK_BYTES, seed=5), noise(9 * BLOCK_BYTES)
+    company = Company("ab", padding=rest, delay_ns=(5 * MS, 5 * MS))
+    company.apps["b"].padding = head + rest
+    company.enter("c")
+    assert company.run_for(SECOND, lambda: chunk_bytes(company, "a") >= 9 * BLOCK_BYTES)
+    company.crash("a")
+    company.leave_out("a")
+    company.apps["c"].padding = company.apps["b"].padding
+    company.until_state("c")
+    assert company["c"].counters["state.blocks kept"] >= 6
+    assert company.apps["c"].received[0].state == head + rest
+
+
+def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_end() -> None:
+    company = Company("ab", state_timeout="1s")
+    company.send("a", b"a1")
+    company.lose(StateOffer)
+    start_ns = company.now_ns
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    company.send("a", b"a2")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(None, b"")]
+    assert 4 * SECOND <= company.now_ns - start_ns <= 5 * SECOND, "two members, twice each"
+    assert {target for _, target, frame in company.sent if isinstance(frame, StateAsk)} == {"a", "b"}
+    company.run_for(SECOND)
+    assert company.apps["c"].of("a") == [b"a2"], "what came for c is handed out"
+
+
+def test_a_member_without_a_state_refuses_and_the_next_one_is_asked_at_once() -> None:
+    company = Company("ab", padding=b"x")
+    company.apps["a"].able = False
+    company.enter("c")
+    company.until_state("c", within_ns=100 * MS)
+    assert company.apps["c"].received == [StateReceived(address("b"), b"x")]
+
+
+def test_when_nobody_has_a_state_there_is_none() -> None:
+    company = Company("ab")
+    company.apps["a"].able = company.apps["b"].able = False
+    company.enter("c")
+    company.until_state("c", within_ns=SECOND)
+    assert company.apps["c"].received == [StateReceived(None, b"")]
+
+
+def test_two_that_wait_for_the_state_do_not_wait_for_each_other() -> None:
+    company = Company("a", state_timeout="1s")
+    company.lose(StateOffer, by="a")
+    company.enter("bc")
+    company.until_state("b", "c")
+    assert {company.apps[name].received[0].provider for name in "bc"} <= {None, address("b"), address("c")}
+
+
+def test_an_application_that_takes_its_time_is_waited_for() -> None:
+    company = Company("ab", state_timeout="1s", padding=b"x")
+    company.answer_ns = 3 * SECOND
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("a"), b"x")]
+    assert not company.frames(StateAsk, to="b")
+
+
+def test_an_application_that_never_answers_is_not() -> None:
+    company = Company("ab", state_timeout="1s", padding=b"x")
+    company.apps["a"].answers = False
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(address("b"), b"x")]
+    company.run_for(10 * SECOND)
+    assert company["a"].state.giver.due_ns is None, "nothing is left of it"
+
+
+def test_a_block_that_is_spoilt_again_and_again_makes_the_member_turn_to_another() -> None:
+    company = Company("ab", padding=noise(1000))
+
+    def spoil(source: str, target: str, frame: Frame) -> Frame | None:
+        return frame._replace(body=bytes(len(frame.body))) if isinstance(frame, StateChunk) and source == "a" else frame
+
+    company.tampers.append(spoil)
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received[0].provider == address("b")
+    assert company["c"].counters["dropped.state hash"] == 3
+
+
+def test_a_provider_forgets_one_that_is_silent() -> None:
+    company = Company("ab", padding=noise(200_000), state_timeout="1s")
+    company.enter("c")
+    company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
+    company.crash("c")
+    assert company["a"].state.giver._given()
+    company.run_for(5 * SECOND)
+    assert not company["a"].state.giver._given()
+    assert company["a"].state.due_ns is None
+
+
+def test_a_provider_forgets_one_that_has_left() -> None:
+    company = Company("ab", padding=noise(200_000))
+    company.enter("c")
+    company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
+    company.crash("c")
+    company.leave_out("c")
+    assert company["a"].state.due_ns is None
+
+
+# Many at once
+
+
+def test_many_that_come_at_once_share_one_state() -> None:
+    company = Company("ab", padding=noise(100_000))
+    newcomers = "cdefghijklmnopqrst"
+    company.enter(newcomers, lag_ns=0)
+    company.until_state(*newcomers)
+    assert {company.apps[name].received[0].provider for name in newcomers} == {address("a")}
+    wanted = [event for event in company.apps["a"].events if isinstance(event, StateWanted)]
+    assert len(wanted) <= 2, "sixteen are served at once, the others after them"
+    company.run_for(10 * MS)
+    assert company["a"].state.due_ns is None
+
+
+def test_a_question_about_many_streams_fits_its_frames() -> None:
+    names = "".join(chr(ord("a") + number) for number in range(26))
+    company = Company(names, max_frame_bytes="256B")
+    for name in names:
+        company.send(name, name.encode())
+    company.run_for(2 * SECOND)
+    company.enter("{", lag_ns=0)
+    company.until_state("{")
+    assert len(company.frames(StateAsk)) > 4
+    company.same("a", "{", origins=names)
+
+
+# Back-pressure
+
+
+def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
+    company = Company("ab", capacity=32, state_backlog_bytes="4KiB", padding=noise(500_000), delay_ns=(2 * MS, 2 * MS))
+    company.apps["a"].answers = company.apps["b"].answers = False
+    company.enter("c", lag_ns=0)
+    company.run_for(100 * MS)
+    for number in range(300):
+        company.send("a", b"a%d" % number + bytes(100).replace(b"\0", b"."))
+    company.send("a", b"a out of band", mode=Mode.OUT_OF_BAND)
+    company.run_for(2 * SECOND)
+    held_bytes = company["c"].state.backlog.held_bytes
+    assert company["c"].state.full
+    assert held_bytes < 4096 + 32 * 200, "no more than one window beyond the limit"
+    assert company["a"].outbound.window.high < 120, "the sender waits"
+    assert company["c"].counters["dropped.backlog"], "out-of-band messages come again"
+    company.step("a", lambda m: m.provide(1, company.padding, company.now_ns))
+    company.until_state("c")
+    company.run_for(3 * SECOND)
+    assert company["a"].is_quiet
+    assert len(company.apps["c"].log) == len(set(company.apps["c"].log)) == 301
+
+
+def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -> None:
+    company = Company("ab", max_unconsumed=5)
+    company.enter("c", lag_ns=0)
+    company.run_for(3 * MS)
+    late = company.lose(Data, to="c")
+    company.send("a", *(b"a%d" % number for number in range(40)))
+    company.until_state("c")
+    assert len(company.apps["c"].log) == 40
+    company.tampers.remove(late)
+    company.run_for(3 * SECOND)
+    company.send("a", b"a40", b"a41")
+    company.run_for(SECOND)
+    company.same("a", "b", "c", origins="a")
+    assert company["c"]._credit.outstanding == 0

@@ -1,0 +1,26 @@
+"""Two members on one multicast group: what the first sends, both hear."""
+
+import json
+import sys
+
+from gapless.discovery import Multicast
+
+
+def main(address: str, interface: str) -> None:
+    source = Multicast(address, 7799, interface=interface)
+    pairs = [source.open(), source.open()]
+    heard: list[str] | None = []
+    for pair in pairs:
+        if pair is None or heard is None:
+            heard = None
+            continue
+        pair.send.sendto(b"hello", pair.target)
+        if pair is pairs[0]:
+            for one in pairs:
+                assert one is not None
+                one.receive.settimeout(5)
+                heard.append(one.receive.recv(10).decode())
+    print(json.dumps({"heard": heard, "problems": source.problems.of("")}))
+
+
+main(*sys.argv[1:])
