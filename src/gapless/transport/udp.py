@@ -48,6 +48,7 @@ _UINT16, _INT = Struct("=H"), Struct("=i")
 _MOST_SEGMENTS = 64
 _MOST_SEND_BYTES = 65_000
 _BUFFER_BYTES = 1 << 16
+_ANCILLARY_BYTES = 64
 _SENDER = Struct("<16xQQ")
 """Who speaks, in the header of a datagram (docs/wire.md)."""
 _MOST_SOURCES = 4096
@@ -94,8 +95,6 @@ class UdpMesh:
             ask_for_buffers(pair.receive, receive_buffer_bytes)
         self.segments = offload and _can_segment(self._socket)
         self.coalesces = offload and sum(map(_coalesce, self._receivers)) == len(self._receivers)
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
         self._sources: dict[Any, bytes] = {}
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
@@ -122,7 +121,7 @@ class UdpMesh:
     def _receive_from(self, one: socket.socket, found: list[bytes]) -> bool:
         """Add what one call brings; return whether there may be more."""
         try:
-            size_bytes, ancillary, _, source = one.recvmsg_into((self._view,), 64)
+            data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -130,25 +129,19 @@ class UdpMesh:
             return False
         if source == self._own:
             return True  # the network gave back what this member said to a multicast group
-        view = self._view
-        step_bytes = size_bytes
-        for level, kind, data in ancillary:
+        if self._sources.get(source) != data[16:32]:
+            self._see(source, data)
+        for level, kind, value in ancillary:
             if level == _UDP and kind == _UDP_GRO:
-                (step_bytes,) = _INT.unpack_from(data)
-        at = len(found)
-        if step_bytes >= size_bytes:
-            found.append(bytes(view[:size_bytes]))
-        else:
-            found += [
-                bytes(view[start : start + step_bytes]) for start in range(0, size_bytes - step_bytes, step_bytes)
-            ]
-            found.append(bytes(view[len(found[at:]) * step_bytes : size_bytes]))
-        sender = found[at][16:32]
-        if self._sources.get(source) != sender and len(sender) == 16:
-            self._see(source, found[at])
+                (step_bytes,) = _INT.unpack_from(value)
+                found += [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
+                return True
+        found.append(data)
         return True
 
     def _see(self, source: Any, datagram: bytes) -> None:
+        if len(datagram) < _SENDER.size:
+            return
         if len(self._sources) >= _MOST_SOURCES:
             self._sources.clear()
         self._sources[source] = datagram[16:32]
