@@ -25,7 +25,7 @@ from gapless.config import Config
 from gapless.core.ready import Delivery, ViewInstalled
 from gapless.discovery import Discovery
 from gapless.transport import Handle, UdpMesh
-from gapless.transport.udp import ask_for_buffers
+from gapless.transport.sockets import ask_for_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
