@@ -30,3 +30,11 @@ class RemoteProtocolError(GaplessError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+class ClosedError(LocalProtocolError):
+    """The member has left, was closed, or has failed; the message says which."""
+
+
+class TransportError(GaplessError):
+    """The network of this machine does not give what was asked for; the message says what to try."""

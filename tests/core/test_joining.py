@@ -268,7 +268,7 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
 
 
 def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
-    for point in range(0, 40):
+    for point in range(40):
         world = Clock(3)
         world.join("a")
         world.settle()

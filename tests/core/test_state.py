@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gapless.core.blocks import BLOCK_BYTES
 from gapless.core.ready import OUT_OF_BAND, Lost, StateReceived, StateWanted
-from gapless.identity import View
 from gapless.modes import Mode
 from gapless.wire.frames import Data, Frame, OutOfBand, StateAsk, StateChunk, StateOffer, StatePull
 from tests.core.company import MS, SECOND, Company, address, kinds

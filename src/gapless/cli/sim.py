@@ -18,6 +18,7 @@ MOST_SEED = 2**63 - 1
 """The largest seed that is taken."""
 _SHOWN_FAILURES = 10
 _THOROUGH = 300
+_THOROUGH_MEMBERSHIP = 200
 
 
 @click.command()
@@ -28,18 +29,25 @@ _THOROUGH = 300
 @click.option(
     "--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first of the N seeds."
 )
-@click.option("--messages", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per member.")
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Messages per member.  [default: 100; with --membership 40]",
+)
 @click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in each group (default: by seed).")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@click.option("--membership", is_flag=True, help="Let the groups find and make their views by themselves.")
 @knob_options
 @json_option
 def sim(  # noqa: PLR0917 - one parameter per option
     seed: int | None,
     seeds: int | None,
     first: int,
-    messages: int,
+    messages: int | None,
     members: int | None,
     workers: int | None,
+    membership: bool,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -49,13 +57,14 @@ def sim(  # noqa: PLR0917 - one parameter per option
 
     Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
     every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
-    place of the one drawn from the seed. Exits with 1 if an invariant is violated, or if a sweep of 300 seeds or more
-    of all profiles never saw something that must happen.
+    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze and
+    are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
+    seeds or more (200 with --membership) of all profiles never saw something that must happen.
     """
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
-    group: dict[str, Any] = {"messages": messages, "members": members, "profile": profile}
+    group: dict[str, Any] = {"messages": messages, "members": members, "profile": profile, "membership": membership}
     if config_file is not None or properties is not None:
         group["config"] = config
     if seed is not None:
@@ -78,7 +87,7 @@ def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
     else:
         rows = [(key, _flat(value)) for key, value in _outcome_dict(outcome).items() if key != "violations"]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
-        _print_violations([outcome])
+        _print_violations([outcome], membership=group["membership"])
     return 0 if outcome.ok else 1
 
 
@@ -91,8 +100,9 @@ def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> i
     if as_json:
         print_json(report)
     else:
-        _print_sweep(report, result)
-    thorough = len(seeds) >= _THOROUGH and "config" not in group and group["profile"] is None
+        _print_sweep(report, result, membership=group["membership"])
+    enough = _THOROUGH_MEMBERSHIP if group["membership"] else _THOROUGH
+    thorough = len(seeds) >= enough and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
 
@@ -138,7 +148,7 @@ def _flat(value: object) -> object:
     return value
 
 
-def _print_sweep(report: dict[str, Any], result: Sweep) -> None:
+def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> None:
     screen = console()
     tables = ("faults", "must_happen")
     rows = [(key, _flat(value)) for key, value in report.items() if key not in tables]
@@ -146,13 +156,13 @@ def _print_sweep(report: dict[str, Any], result: Sweep) -> None:
     screen.print(make_table("Faults that struck", ("fault", "times"), report["faults"].items()))
     happened = report["must_happen"].items()
     screen.print(make_table("What must happen, and in how many seeds it did", ("what", "seeds"), happened))
-    _print_violations(result.failed)
+    _print_violations(result.failed, membership=membership)
 
 
-def _print_violations(failed: list[Outcome]) -> None:
+def _print_violations(failed: list[Outcome], *, membership: bool) -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
         screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
-        same = f"{outcome.seed} --profile {outcome.profile}"
+        same = f"{outcome.seed} --profile {outcome.profile}" + (" --membership" if membership else "")
         screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")

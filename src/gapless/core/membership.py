@@ -186,6 +186,10 @@ class Membership:
             context.transmit(self.acting, Join(frame.place))
 
     def _on_new_view(self, frame: NewView, context: Context) -> None:
+        """Take a part of a roster in: from the one that made the view, or from a member that hands it on."""
+        if frame.origin != frame.view.coordinator and frame.origin not in self.members:
+            context.drop("stranger", peer=frame.origin)
+            return
         roster = self.rosters.take(frame, context)
         if roster is not None:
             self._on_roster(roster, frame.origin, context)

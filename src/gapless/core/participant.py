@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, get_args
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
-from gapless.core.member import Member
 from gapless.core.membership import LEAVING, NEW, OVER, Membership
 from gapless.core.ready import Pinned, Ready, Undelivered
+from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError
 from gapless.identity import Place
 from gapless.wire.frames import Membership as MembershipFrame, Suspect
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
 
 
-class Participant(Member):
+class Participant(Stateful):
     """A member that keeps its own views: ``join`` it, work through every ``Ready``, ``leave`` it."""
 
     def __init__(
@@ -84,8 +84,8 @@ class Participant(Member):
 
     # Inputs of the application
 
-    def join(self, now_ns: int, *, resume: Mapping[Address, int] | None = None) -> Ready:
-        """Begin to look for a group, or to found one.
+    def join(self, now_ns: int, *, state: bool = False, resume: Mapping[Address, int] | None = None) -> Ready:
+        """Begin to look for a group, or to found one; with ``state`` ask the others for the application's state.
 
         ``resume`` says up to where a durable member has kept each stream safely: no stream begins before that.
         """
@@ -95,6 +95,8 @@ class Participant(Member):
             self.resume(resume or {})
         elif resume:
             raise LocalProtocolError("a member without a durable name has nothing to resume: give it a name")
+        if state:
+            self.want_state()
         self.membership.join(self._begin(now_ns))
         return self._finish(())
 
@@ -133,6 +135,7 @@ class Participant(Member):
         due_ns = self._timers.next_ns
         if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
             self.liveness.paused(now_ns - due_ns, now_ns)
+            self.state.paused(now_ns)
         return super()._begin(now_ns)
 
     def hear(self, said: Datagram, now_ns: int) -> Ready:
@@ -250,7 +253,7 @@ class Participant(Member):
 
 
 Participant.timed = {
-    **Member.timed,
+    **Stateful.timed,
     timers.PIN: Participant._name_pinners,
     timers.BEAT: Participant._beat,
     timers.COORDINATE: lambda member, context: member.membership.fire(context),

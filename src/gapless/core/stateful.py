@@ -18,7 +18,7 @@ from gapless.errors import LocalProtocolError
 from gapless.wire.frames import StateAsk, StateChunk, StateOffer, StatePull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gapless.core.context import Context
     from gapless.core.inbound import Inbound
@@ -56,8 +56,8 @@ class Stateful(Member):
             return None
         return super()._on_other(frame, sender, stream, context)
 
-    def _install_parts(self, view: View, context: Context) -> None:
-        super()._install_parts(view, context)
+    def _install_parts(self, view: View, context: Context, *places: Mapping[Any, Address]) -> None:
+        super()._install_parts(view, context, *places)
         self.state.on_view(view.members, context)
 
     def _arm_all(self, context: Context) -> None:

@@ -18,7 +18,7 @@ from gapless.sim.waiting_room import WaitingRoom
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.member import Member
-    from gapless.identity import Address, View
+    from gapless.identity import Address, Roster, View, ViewId
     from gapless.run import Run
 
 ZERO_MARKS = Marks(0, 0, 0)
@@ -75,6 +75,12 @@ class Stream:
         while seqno <= self.high and flags[seqno - 1] & (PIECE | BEGIN) == PIECE:
             seqno += 1
         return seqno
+
+    def kept_from(self, acked: int) -> int:
+        """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
+        while self.marks.low < acked < self.high and self.flags[acked] & (PIECE | BEGIN) == PIECE:
+            acked -= 1
+        return acked
 
     def end_of(self, seqno: int) -> int:
         """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
@@ -218,16 +224,21 @@ class Life:
         "alive",
         "blocked",
         "departed",
+        "durable",
         "epoch",
         "former",
         "heard",
         "member",
         "name",
+        "leaving_ns",
+        "let_go",
         "own_next",
         "room",
+        "roster",
         "stream",
         "taken",
         "tickets",
+        "transferring",
         "unconsumed",
         "view",
         "view_members",
@@ -247,6 +258,11 @@ class Life:
         self.stream = model.stream_of(address, 0)
         self.former: tuple[Stream, int] | None = None
         self.room = WaitingRoom()
+        self.roster: Roster | None = None
+        self.durable = False
+        self.let_go: set[str] = set()
+        self.transferring = False
+        self.leaving_ns: int | None = None
         self.heard: dict[Address, Heard] = {}
         self.departed: dict[Address, Heard] = {}
         self.taken: dict[tuple[Address, int], int] = {}
@@ -282,7 +298,7 @@ class Model:
         self.capacity = config.capacity
         self.lives: dict[Address, Life] = {}
         self._streams: dict[tuple[Address, int], Stream] = {}
-        self.views: dict[int, tuple[Address, ...]] = {}
+        self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
     def stream_of(self, origin: Address, epoch: int) -> Stream:
         """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""

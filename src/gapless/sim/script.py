@@ -24,7 +24,20 @@ ZERO = "zero"
 
 
 class Start(NamedTuple):
-    """A life begins: a process that is not yet a member of any view."""
+    """A life begins: a process that is not yet a member of any view.
+
+    Where members find each other by themselves, it begins to join: under the ``durable`` name, if it has one, and
+    asking for the application's state if ``state``.
+    """
+
+    at_ns: int
+    who: str
+    durable: str = ""
+    state: bool = False
+
+
+class Leave(NamedTuple):
+    """The application at ``who`` leaves the group in good order; its life ends when the group has taken note."""
 
     at_ns: int
     who: str
@@ -130,7 +143,7 @@ class Mark(NamedTuple):
     what: str
 
 
-Action = Start | Install | Note | Learn | Send | Cancel | Close | Tune | Pause | Resume | Crash | Read | Mark
+Action = Start | Leave | Install | Note | Learn | Send | Cancel | Close | Tune | Pause | Resume | Crash | Read | Mark
 
 
 class Fate(NamedTuple):
@@ -167,6 +180,9 @@ class Script:
     frames are lost or nothing, so that the cost of repairs can be held against the losses. With ``fifo`` no frame
     overtakes another on its link, and no buffer of a process that stands still overflows: the links are like TCP.
     ``rare`` names the switches of :mod:`gapless.core.rare` that are on.
+
+    With ``membership`` nobody is told a view: members find each other and agree on their views by themselves. Actions
+    then name nodes, not lives: what is to be done is done by whatever life the node has at that time.
     """
 
     seed: int = 0
@@ -179,6 +195,7 @@ class Script:
     only_loss: bool = False
     fifo: bool = False
     rare: tuple[str, ...] = ()
+    membership: bool = False
 
     def nodes(self) -> list[str]:
         """Return the letters of every node that has a life in the script, in order of appearance."""
@@ -233,6 +250,7 @@ __all__ = [
     "Fate",
     "Install",
     "Learn",
+    "Leave",
     "Mark",
     "Note",
     "Pause",

@@ -1,0 +1,14 @@
+"""The shell around the machine: sockets, the clock, and the thread that it runs in.
+
+A :class:`Handle` is what an application holds of one member of one group; a :class:`Driver` runs the machines of all
+handles of a process in one thread, each over its own :class:`Transport`. docs/transports.md shows how they fit.
+"""
+
+from gapless.transport.base import Book, Problems, Transport
+from gapless.transport.driver import Driver, pump
+from gapless.transport.handle import Handle
+from gapless.transport.memory import Memory, MemoryNetwork
+from gapless.transport.sends import Sent
+from gapless.transport.udp import UdpMesh
+
+__all__ = ["Book", "Driver", "Handle", "Memory", "MemoryNetwork", "Problems", "Sent", "Transport", "UdpMesh", "pump"]

@@ -1,0 +1,172 @@
+"""What a transport is: the only thing between the driver and the network.
+
+A transport has one place where others reach it, and never blocks. It gives the datagrams that have come, and sends
+datagrams to one member, to all others of the view, or to the world (whoever may be there). What the network refuses is
+counted under its reason and dropped: the machine repairs it. The protocol of the machine is none of its business.
+
+Who is where stands in its :class:`Book`, which the driver keeps up to date from the events of the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from gapless.core.ready import Located, ViewInstalled
+from gapless.errors import RemoteProtocolError
+from gapless.locator import Locator
+from gapless.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gapless.core.ready import Event, Transmit
+    from gapless.discovery import Discovery
+    from gapless.identity import Address, Place
+
+LOOPBACK_FRAME_BYTES = 60_000
+"""The largest frame where nothing between the members cuts it up."""
+NETWORK_FRAME_BYTES = 1400
+"""The largest frame on a network, where a lost part would cost the whole of it; less if the network takes less."""
+RECEIVE_BUFFER_BYTES = 4 << 20
+"""What a transport asks the kernel for; what it is granted is what the member advertises."""
+MOST_STRANGERS = 1024
+"""Places outside the view that a book remembers; the ones noted longest ago go first."""
+QUIET_NS = 10 * NS_PER_S
+"""The same problem is logged again after this time, with how often it has come meanwhile."""
+
+log = logging.getLogger("gapless.transport")
+
+
+class Selectable(Protocol):
+    """What a selector can wait for: a socket, or anything else with a file number."""
+
+    def fileno(self) -> int:
+        """Return the number."""
+        ...
+
+
+class Problems:
+    """Counts what goes wrong by reason, and logs it, but each reason only now and then."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self._logged: dict[str, tuple[int, int]] = {}
+
+    def add(self, reason: str, detail: object, times: int = 1) -> None:
+        """Count one more of ``reason``; ``detail`` is for people."""
+        self.counters[reason] += times
+        now_ns, total = time.monotonic_ns(), self.counters[reason]
+        before_ns, counted = self._logged.get(reason, (now_ns - QUIET_NS, 0))
+        if now_ns - before_ns >= QUIET_NS:
+            self._logged[reason] = now_ns, total
+            log.warning("%s (%d times, %d in all): %s", reason, total - counted, total, detail)
+
+
+_P = TypeVar("_P")
+
+
+class Book(Generic[_P]):
+    """Who is where: members of the view, others that were met, and the world.
+
+    A place is a locator in the form that the transport needs: what ``resolve`` makes of it, None if it cannot reach it.
+    """
+
+    def __init__(self, own: Locator, discovery: Discovery, resolve: Callable[[Locator], _P | None]) -> None:
+        self.discovery = discovery
+        self.others: tuple[_P, ...] = ()
+        self._resolve = resolve
+        self._own = resolve(own)
+        self._members: tuple[Address, ...] = ()
+        self._told: dict[Address, _P] = {}
+        self._seen: dict[Address, _P] = {}
+
+    def announce(self, place: Place) -> None:
+        """Let others find this member."""
+        self.discovery.announce(place)
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Take note of what the machine says about places and members."""
+        changed = False
+        for event in events:
+            if type(event) is Located:
+                changed |= self._locate(event)
+            elif type(event) is ViewInstalled:
+                self._members = event.view.members
+                changed = True
+        if changed:
+            found = (self.find(member) for member in self._members)
+            self.others = tuple(place for place in found if place is not None and place != self._own)
+            self._forget(self._told)
+
+    def _locate(self, event: Located) -> bool:
+        try:
+            locator = Locator.decode(event.locator)
+        except RemoteProtocolError:
+            return False
+        place = self._resolve(locator)
+        if place is None:
+            return False
+        self._told[event.address] = place
+        if place != self._own:
+            self.discovery.meet(locator)
+        return True
+
+    def see(self, address: Address, place: _P) -> None:
+        """Note where a datagram of ``address`` came from; what the machine says of it counts for more."""
+        self._seen.pop(address, None)
+        self._seen[address] = place
+        self._forget(self._seen)
+
+    def find(self, address: Address) -> _P | None:
+        """Return where ``address`` is, if that is known."""
+        return self._told.get(address) or self._seen.get(address)
+
+    def world(self) -> list[_P]:
+        """Return everywhere that a member could be, as far as is known now."""
+        places = dict.fromkeys(map(self._resolve, self.discovery.locate(time.monotonic_ns())))
+        places.update(dict.fromkeys(self._seen.values()))
+        return [place for place in places if place is not None and place != self._own]
+
+    def _forget(self, places: dict[Address, _P]) -> None:
+        if len(places) > MOST_STRANGERS + len(self._members):
+            for address in [address for address in places if address not in self._members][: MOST_STRANGERS // 2]:
+                del places[address]
+
+
+class Transport(Protocol):
+    """One member's way to the others of one group. One thread uses it."""
+
+    locator: Locator
+    """Where others reach this member."""
+    book: Book[Any]
+    """Who is where."""
+    max_frame_bytes: int
+    """The largest datagram that the path takes well."""
+    receive_buffer_bytes: int
+    """What the buffer of this member takes, as granted; senders are told."""
+    problems: Problems
+    """What the network refused, and what came and was nothing."""
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When ``receive`` is to be called though nothing could be read; None: only when something can."""
+        ...
+
+    def sockets(self) -> Sequence[Selectable]:
+        """Return what to wait for, always the same; a transport whose sockets come and go returns its own poller."""
+        ...
+
+    def receive(self, limit: int) -> list[bytes]:
+        """Return what has come: about ``limit`` datagrams at most, none if there are none."""
+        ...
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Put datagrams on the network, to each target in this order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every socket, at once."""
+        ...

@@ -1,0 +1,260 @@
+"""What an application holds of one member of one group. Any thread may call it; asyncio and threads build on it.
+
+On sending: ``send`` queues the messages and gives a :class:`Sent`, a future of what becomes of them.
+
+On reception: ``take`` gives the runs, views and events that have come, ``consumed`` says how many messages the
+application is done with. With ``max_unconsumed`` messages handed out and not consumed the machine hands out no more,
+its window fills, and the senders wait: nothing is dropped, and the protocol thread never waits for the application.
+
+On closing: the member leaves, or after a while just ends; everything that waits is told.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from concurrent.futures import Future
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from gapless.config import KNOBS, Config
+from gapless.errors import ClosedError, GaplessError, LocalProtocolError
+from gapless.modes import Mode
+from gapless.transport.driver import Driver
+from gapless.transport.outbox import Outbox
+from gapless.transport.seat import Call, Seat
+from gapless.transport.sends import Sent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gapless.core.participant import Participant
+    from gapless.core.ready import Ready, Step
+    from gapless.identity import Address
+    from gapless.transport.base import Transport
+    from gapless.transport.outbox import Item
+
+_T = TypeVar("_T")
+
+MAX_UNCONSUMED = 16_384
+"""Messages that may wait for the application, if the config sets no limit."""
+STOP_S = 5.0
+"""How long ``close`` waits for the protocol thread to stop, at the very most."""
+EXIT_S = 1.0
+"""How long the end of the process waits for members to leave."""
+
+
+class Handle:
+    """One member of the group called ``group``, over ``transport``; it begins to look for the group at once.
+
+    ``name`` makes it durable, ``join`` are options of ``Participant.join``, ``rejoin`` says whether an expelled life is
+    followed by another. ``woken`` is called when there is something to take, and ``trace`` with the rows of the trace,
+    both by the protocol thread: they must be quick.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        transport: Transport,
+        config: Config | None = None,
+        *,
+        name: str = "",
+        node: int | None = None,
+        join: Mapping[str, Any] | None = None,
+        rejoin: bool = True,
+        woken: Callable[[], None] | None = None,
+        trace: Callable[[int, Address, Sequence[Step]], None] | None = None,
+    ) -> None:
+        self.group = group
+        self.transport = transport
+        self.config = fitted(config or Config(), transport)
+        self._pid = os.getpid()
+        self._outbox = Outbox(self.config.max_unconsumed // 4, woken)
+        node = SystemRandom().getrandbits(64) if node is None else node
+        self._seat = Seat(
+            group, node, name, transport, self.config, self._outbox, join=join or {}, rejoin=rejoin, trace=trace
+        )
+        self._driver = Driver.shared()
+        self._driver.add(self._seat)
+        _OPEN.add(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this member has come to its end; what has come until then can still be taken."""
+        return self._outbox.ended
+
+    @property
+    def error(self) -> GaplessError | None:
+        """What ended this member, if it was a failure."""
+        return self._seat.error
+
+    # Sending
+
+    def send(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
+        wait: bool = True,
+        timeout_ns: int | None = None,
+        loopback: bool | None = None,
+    ) -> Sent:
+        """Send messages in this order, to the group or to one member; the result says what became of them.
+
+        Before the first view a send waits for one. With ``wait=False`` all messages are taken at once or none.
+        """
+        self._check()
+        payloads = tuple(payloads)
+        if not payloads or set(map(type, payloads)) != {bytes}:
+            raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
+        if max(map(len, payloads)) > self.config.max_message_bytes:
+            raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")
+        if timeout_ns is not None and timeout_ns < 0:
+            raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
+        deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
+        sent = Sent(payloads, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback)
+        self._seat.sends.put(sent)
+        self._wake()
+        return sent
+
+    def cancel(self, sent: Sent) -> None:
+        """Give up a send that waits; its result tells whether that was in time."""
+        if not sent.cancel():
+            self._post(lambda now_ns: self._seat.sends.cancel(sent, self._seat.participant, now_ns))
+
+    # Receiving
+
+    def take(self) -> list[Item]:
+        """Return everything that has come since the last time, in order; at once, also if it is nothing."""
+        return self._outbox.take()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to take, or nothing more will come; tell whether there is something."""
+        self._check_process()
+        return self._outbox.wait(timeout_s)
+
+    def consumed(self, messages: int) -> None:
+        """Say that the application is done with so many of the messages that it has taken."""
+        owed = self._outbox.consume(messages)
+        if owed and not self.is_closed:
+            self._post(lambda now_ns: self._seat.refund(owed, now_ns))
+
+    # Everything else
+
+    def call(self, function: Callable[[Participant, int], Ready]) -> Future[None]:
+        """Give the machine another input: ``handle.call(lambda member, now_ns: member.expel(other, now_ns))``."""
+        future: Future[None] = Future()
+
+        def command(now_ns: int) -> Ready | None:
+            ready = self._answer(future, lambda member: function(member, now_ns))
+            if ready is not None:
+                future.set_result(None)
+            return ready
+
+        self._check()
+        self._post(command, future)
+        return future
+
+    def ask(self, function: Callable[[Participant], _T]) -> Future[_T]:
+        """Return what ``function`` finds out about the machine, which it must not change."""
+        future: Future[_T] = Future()
+
+        def command(_: int) -> None:
+            answer = self._answer(future, function)
+            if not future.done():
+                future.set_result(answer)  # type: ignore[arg-type]
+
+        self._check()
+        self._post(command, future)
+        return future
+
+    def _answer(self, future: Future[Any], function: Callable[[Participant], _T]) -> _T | None:
+        """Run what the application wants of the machine; whatever goes wrong is its own affair."""
+        if future.set_running_or_notify_cancel():
+            try:
+                return function(self._seat.participant)
+            except Exception as error:  # noqa: BLE001 - it goes to whoever asked
+                future.set_exception(error)
+        return None
+
+    # Closing
+
+    def leave(self) -> None:
+        """Begin to leave: when everything sent has arrived, or its time is over, this member ends."""
+        self._seat.rejoin = False
+        if not self.is_closed:
+            self._post(self._leave)
+
+    def _leave(self, now_ns: int) -> Ready:
+        return self._seat.participant.leave(now_ns)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits."""
+        self._check_process()
+        self.leave()
+        if threading.current_thread() is self._driver.thread:
+            return
+        if not self._outbox.wait_for_end(timeout_s):
+            self._post(self._stop)
+            self._outbox.wait_for_end(STOP_S)
+        self.transport.book.discovery.close()
+
+    def _stop(self, _: int) -> None:
+        self._seat.stopped = True
+
+    # Commands
+
+    def _post(self, command: Callable[[int], Ready | None], future: Future[Any] | None = None) -> None:
+        self._check_process()
+        self._seat.calls.append(Call(command, future))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._driver.wake()
+        if self.is_closed:
+            self._seat.refuse()  # it may have ended before it could see this
+
+    def _check(self) -> None:
+        self._check_process()
+        if self.is_closed:
+            raise self._seat.closed_error()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError(f"this member of {self.group} belongs to the process that forked: join again in this one")
+
+
+def fitted(config: Config, transport: Transport) -> Config:
+    """Return ``config`` as it fits the transport: its buffer, and frames as large as its path takes.
+
+    A smaller frame that somebody has asked for stays. Without a limit of messages that wait for the application an
+    application that does not read would fill the memory, so there is one.
+    """
+    asked_bytes = config.max_frame_bytes
+    if asked_bytes == KNOBS["max_frame_bytes"].default or asked_bytes > transport.max_frame_bytes:
+        asked_bytes = transport.max_frame_bytes
+    return config.replace(
+        max_frame_bytes=asked_bytes,
+        receive_buffer_bytes=transport.receive_buffer_bytes,
+        max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
+    )
+
+
+_OPEN: WeakSet[Handle] = WeakSet()
+
+
+def _close_all() -> None:
+    """Let everybody know that this process goes, if there is time."""
+    mine = [handle for handle in _OPEN if handle._pid == os.getpid() and not handle.is_closed]
+    for handle in mine:
+        handle.leave()
+    until_s = time.monotonic() + EXIT_S
+    for handle in mine:
+        handle.close(max(0.0, until_s - time.monotonic()))
+
+
+atexit.register(_close_all)

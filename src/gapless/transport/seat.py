@@ -1,0 +1,224 @@
+"""One member's place in the protocol thread: its machine, its transport, and the queues to and from the application.
+
+Everything that goes into the machine goes in here, and what comes out of it (``pump`` in driver.py) is handed on here.
+A life that the group has expelled is followed by the next one, unless that is not wanted; nothing of the former life
+counts in the next, but what was handed out stays the application's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.core.membership import OVER
+from gapless.core.participant import Participant
+from gapless.core.ready import Expelled, Located, StateReceived, ViewInstalled
+from gapless.errors import ClosedError, GaplessError
+from gapless.identity import Address, Place, group_id
+from gapless.transport.base import log
+from gapless.transport.sends import Sends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from gapless.config import Config
+    from gapless.core.ready import Delivery, Event, Ready, Step
+    from gapless.transport.base import Transport
+    from gapless.transport.outbox import Item, Outbox
+
+DATAGRAMS_A_TURN = 64
+"""So many datagrams are read, about, before what they lead to is sent."""
+
+TICKS_A_TURN = 16
+"""So many times the clock is told at most before the network has its turn again."""
+
+
+class Call(NamedTuple):
+    """Something that the application wants of the protocol thread, and who waits for it."""
+
+    command: Callable[[int], Ready | None]
+    future: Future[Any] | None = None
+
+
+class Seat:
+    """One member, through all its lives."""
+
+    def __init__(
+        self,
+        group: str,
+        node: int,
+        name: str,
+        transport: Transport,
+        config: Config,
+        outbox: Outbox,
+        *,
+        join: Mapping[str, Any],
+        rejoin: bool,
+        trace: Callable[[int, Address, Sequence[Step]], None] | None,
+    ) -> None:
+        self.group = group
+        self.transport = transport
+        self.config = config
+        self.rejoin = rejoin
+        self.sends = Sends(config.max_frame_bytes // 2)
+        self.calls: deque[Call] = deque()
+        self.error: GaplessError | None = None
+        self.stopped = self.ended = False
+        self._outbox = outbox
+        self._items: list[Item] = []
+        self._messages = 0
+        self._outstanding = self._former = 0
+        self._node, self._name = node, name
+        self._join = dict(join)
+        self._trace = trace
+        self._expelled = False
+        self.participant = self._new_life(time.time_ns())
+        self.calls.append(Call(self._begin))
+
+    # Lives
+
+    def _new_life(self, incarnation: int) -> Participant:
+        place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
+        self.transport.book.announce(place)
+        return Participant(
+            place.address,
+            group_id(self.group),
+            self.config,
+            Random(),
+            name=place.name,
+            locator=place.locator,
+            tracing=self._trace is not None,
+        )
+
+    def _begin(self, now_ns: int) -> Ready:
+        return self.participant.join(now_ns, **self._join)
+
+    def follow(self) -> None:
+        """Let the next life begin if the group has expelled this one."""
+        if self._expelled and self.rejoin:
+            self._expelled = False
+            self._former += self._outstanding
+            self._outstanding = 0
+            self.participant = self._new_life(max(time.time_ns(), self.participant.me.incarnation + 1))
+            self.calls.append(Call(self._begin))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.stopped or (self.participant.phase == OVER and not self.calls)
+
+    # Inputs
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether the application wants something."""
+        return bool(self.calls) or self.sends.is_ready
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When there is something to do though nothing has come."""
+        all_ns = self.participant.deadline_ns, self.transport.deadline_ns, self.sends.deadline_ns
+        return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
+
+    def commands(self, now_ns: int) -> Iterator[Ready]:
+        """Give the machine what the application wants: what it has sent, then all else."""
+        yield from self.sends.flush(self.participant, now_ns)
+        for _ in range(len(self.calls)):
+            if (ready := self.calls.popleft().command(now_ns)) is not None:
+                yield ready
+
+    def datagrams(self, now_ns: int) -> Iterator[Ready]:
+        """Give the machine what has come."""
+        receive = self.participant.receive
+        for datagram in self.transport.receive(DATAGRAMS_A_TURN):
+            yield receive(datagram, now_ns)
+
+    def ticks(self, now_ns: int) -> Iterator[Ready]:
+        """Tell the machine the time for as long as something is due."""
+        for _ in range(TICKS_A_TURN):
+            due_ns = self.participant.deadline_ns
+            if due_ns is None or due_ns > now_ns:
+                return
+            yield self.participant.tick(now_ns)
+
+    def refund(self, messages: int, now_ns: int) -> Ready:
+        """Tell the machine how many messages the application is done with; those of a former life come first."""
+        former = min(messages, self._former)
+        self._former -= former
+        self._outstanding -= messages - former
+        return self.participant.consumed(messages - former, now_ns)
+
+    # What comes out
+
+    def put(self, ready: Ready, now_ns: int) -> None:
+        """Keep what is for the application, in its order."""
+        if ready.deliveries:
+            self._messages += sum([delivery.message_count for delivery in ready.deliveries])
+        if ready.events:
+            events = [event for event in ready.events if not self.sends.settle(event) and type(event) is not Located]
+            self._items += in_order(ready.deliveries, events, ready.before_view)
+            self._notice(events)
+        else:
+            self._items += ready.deliveries
+        if ready.trace and self._trace is not None:
+            self._trace(now_ns, self.participant.me, ready.trace)
+
+    def _notice(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, ViewInstalled):
+                self.sends.stir()
+            elif isinstance(event, Expelled):
+                self._expelled = True
+
+    def hand_over(self) -> None:
+        """Let the application have what was kept."""
+        if self._items:
+            items, self._items = self._items, []
+            messages, self._messages = self._messages, 0
+            self._outstanding += messages
+            self._outbox.put(items, messages)
+
+    # The end
+
+    def fail(self, error: Exception) -> None:
+        """End because of a bug, here or in the machine."""
+        log.error("%s has failed and is closed", self.group, exc_info=error)
+        self.error = GaplessError(f"this member of {self.group} has failed: {type(error).__name__}: {error}")
+        self.error.__cause__ = error
+        self.stopped = True
+
+    def end(self) -> None:
+        """Let go of the network, and tell everything that waits."""
+        self.ended = True
+        self.transport.book.discovery.withdraw()
+        self.transport.close()
+        self._outbox.end()
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Tell whatever waits that this is the end; also what came too late to be seen."""
+        self.sends.fail(self.closed_error())
+        while self.calls:
+            future = self.calls.popleft().future
+            if future is not None and not future.done():
+                future.set_exception(self.closed_error())
+
+    def closed_error(self) -> GaplessError:
+        """Return what to tell whoever wants something of a member that has ended."""
+        return self.error or ClosedError(f"this member of {self.group} is closed: join again")
+
+
+def in_order(deliveries: list[Delivery], events: list[Event], before_view: int) -> list[Item]:
+    """Return what one answer holds in the order in which the application is to see it.
+
+    A state comes before the deliveries, a view between them, and every other event after them.
+    """
+    states = [event for event in events if type(event) is StateReceived]
+    views = [event for event in events if type(event) is ViewInstalled]
+    rest = [event for event in events if type(event) is not StateReceived and type(event) is not ViewInstalled]
+    if not views:
+        return [*states, *deliveries, *rest]
+    return [*states, *deliveries[:before_view], *views, *deliveries[before_view:], *rest]

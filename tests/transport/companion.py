@@ -1,0 +1,147 @@
+"""A member in a process of its own, which does what its standard input says, one line of JSON at a time.
+
+    python companion.py NAME '{"seeds": …, "ports": …, "knobs": {…}}'
+
+Each message says who sent it and its number, so that every receiver sees what is missing, twice, or out of order.
+"""
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from gapless.config import Config
+from gapless.core.ready import Delivery, Expelled, ViewInstalled
+from gapless.discovery import Discovery
+from gapless.modes import Mode
+from gapless.transport import Handle, UdpMesh
+
+
+class Reader:
+    """Takes what comes, all the time but while it is held."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.turn = threading.Condition()
+        self.free = threading.Event()
+        self.free.set()
+        self.next: dict[str, int] = {}
+        self.wrong: list[str] = []
+        self.skipped = 0
+        self.count = 0
+        self.members: list[int] = []
+        self.views: list[int] = []
+        self.expelled = 0
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        while not (self.handle.is_closed and not self.handle.wait(0)):
+            self.handle.wait()
+            self.free.wait()
+            items = self.handle.take()
+            with self.turn:
+                for item in items:
+                    self.note(item)
+                self.turn.notify_all()
+
+    def note(self, item: Any) -> None:
+        if isinstance(item, Delivery):
+            for message in item.messages():
+                name, number, *_ = message.split(b" ", 2)
+                self.check(name.decode(), int(number))
+            self.handle.consumed(item.message_count)
+        elif isinstance(item, ViewInstalled):
+            self.members = [member.node for member in item.view.members]
+            self.views.append(len(self.members))
+        elif isinstance(item, Expelled):
+            self.expelled += 1
+
+    def check(self, name: str, number: int) -> None:
+        due = self.next.get(name, number)
+        if number < due:
+            self.wrong.append(f"{name} {number} after {due - 1}")
+        elif number > due:
+            self.skipped += number - due
+        self.next[name] = number + 1
+        self.count += 1
+
+    def until(self, holds: Any, within_s: float) -> bool:
+        with self.turn:
+            return self.turn.wait_for(lambda: holds(self), within_s)
+
+
+class Companion:
+    """What the lines of the parent do."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name = name
+        self.sent = 0
+        discovery = Discovery.parse(options["seeds"], group="companions")
+        transport: Any = UdpMesh(options.get("host", "127.0.0.1"), options.get("ports", 0), discovery=discovery)
+        self.handle = Handle("companions", transport, Config.make(**options.get("knobs", {})), node=options["node"])
+        self.reader = Reader(self.handle)
+
+    def do(self, what: str, **options: Any) -> dict[str, Any]:
+        return getattr(self, what.replace(" ", "_"))(**options) or {}
+
+    def send(self, count: int, size_bytes: int = 100, batch: int = 100, within_s: float = 20) -> dict[str, Any]:
+        rest = b"." * size_bytes
+        waiting = []
+        for start in range(self.sent, self.sent + count, batch):
+            end = min(start + batch, self.sent + count)
+            waiting.append(self.handle.send([b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]))
+        self.sent += count
+        deadline_s = time.monotonic() + within_s
+        return {"accepted": [sent.result(max(0, deadline_s - time.monotonic())) for sent in waiting][-1]}
+
+    def acknowledged(self, within_s: float = 10) -> dict[str, Any]:
+        sent = self.handle.send([b"%s %d" % (self.name.encode(), self.sent)], mode=Mode.ACKNOWLEDGED)
+        self.sent += 1
+        assert sent.delivered is not None
+        return {"event": type(sent.delivered.result(within_s)).__name__}
+
+    def members(self, nodes: list[int], within_s: float = 20) -> dict[str, Any]:
+        met = self.reader.until(lambda reader: sorted(reader.members) == nodes, within_s)
+        return {"members": sorted(self.reader.members), "met": met}
+
+    def got(self, wanted: dict[str, int], within_s: float = 20) -> dict[str, Any]:
+        """Wait until the last message of each is here."""
+        wanted = {name: number for name, number in wanted.items() if number}
+        self.reader.until(lambda reader: all(reader.next.get(n, 0) >= due for n, due in wanted.items()), within_s)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        reader = self.reader
+        with reader.turn:
+            problems = dict(self.handle.transport.problems.counters)
+            return {
+                "next": reader.next,
+                "wrong": reader.wrong[:5],
+                "skipped": reader.skipped,
+                "count": reader.count,
+                "expelled": reader.expelled,
+                "problems": problems,
+            }
+
+    def hold(self) -> None:
+        self.reader.free.clear()
+
+    def release(self) -> None:
+        self.reader.free.set()
+
+    def leave(self, within_s: float = 10) -> dict[str, Any]:
+        start_s = time.monotonic()
+        self.handle.close(within_s)
+        return {"took_s": time.monotonic() - start_s}
+
+
+def main(name: str, options: str) -> None:
+    companion = Companion(name, json.loads(options))
+    print(json.dumps({"at": str(companion.handle.transport.locator)}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(companion.do(**json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
