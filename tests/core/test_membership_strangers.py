@@ -166,7 +166,10 @@ def test_two_joiners_with_one_durable_name_are_not_in_one_view() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -> None:
-    """Random membership frames of strangers, with the real names in them, at every member and at a joiner."""
+    """Random membership frames of strangers, with the real names in them, at every member and at a joiner.
+
+    Some strangers are taken in, for they ask for it and confirm; silent as they are then, they are soon out again.
+    """
     rng = Random(seed)
     world = gathered(3, Gathering(4, **FAST))
     real = [world[name].me for name in "abc"]
@@ -192,5 +195,4 @@ def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -
     world.run(4)
     assert world.settle(10) < 10
     assert sorted(members(world, "a")) == ["a", "b", "c", "d"]
-    assert all(host.incarnation == 1 for host in world.hosts.values())
     check_views(world)

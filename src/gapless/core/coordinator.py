@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.identity import Roster, ViewId
+from gapless.identity import U32_MAX, Roster, ViewId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gapless.core.membership import Membership
     from gapless.identity import Address, Place
 
+MOST_NUMBER = U32_MAX // 2
+"""A view with a higher number than this is nonsense: no group gets there."""
 _MOST_JOINERS = 4096
 _CONFIRMED_FOR = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
@@ -116,7 +118,8 @@ class Coordinator:
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
-        self._highest = max(self._highest, view.number)
+        if view.number <= MOST_NUMBER:
+            self._highest = max(self._highest, view.number)
         if self.proposal is not None and view == self.proposal.id:
             self._ready.add(sender)
         if sender in self._awaited:
