@@ -101,6 +101,21 @@ def test_a_join_of_one_that_is_in_already_gets_the_view_again_and_makes_none() -
     assert frames_of(world, NewView, "a", since_ns=world.now_ns - S)
 
 
+@pytest.mark.behaviour("G-08")
+def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled() -> None:
+    """Its coordinator dies between the word to the joiner and the word to the others."""
+    world = gathered(3, Gathering(4, **FAST))
+    world.join("d")
+    world.wait(lambda: bool(world.hosts["d"].views))
+    world.crash("a")
+    assert "d" not in members(world, "b")
+    since_ns = world.now_ns
+    assert world.settle() < 3
+    assert frames_of(world, Join, "d", since_ns=since_ns)
+    assert world["d"].me.incarnation == 1
+    assert members(world, "d") == ["b", "c", "d"]
+
+
 @pytest.mark.behaviour("G-01")
 def test_old_members_hear_of_a_joiner_only_when_it_has_confirmed() -> None:
     """A joiner that cannot answer is never in a view of the others, so no sender ever waits for its acks."""
