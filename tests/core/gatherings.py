@@ -7,12 +7,11 @@ through every point at which a member can die.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
-
-from tests.core.gathering import GROUP, Gathering
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gapless.wire import encode
 from gapless.wire.frames import NewView
+from tests.core.gathering import GROUP, Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View, ViewId
     from gapless.wire.frames import Frame
 
-FAST = {
+FAST: dict[str, Any] = {
     "heartbeat_interval": "100ms",
     "suspect_after": "500ms",
     "verify_timeout": "100ms",
@@ -68,7 +67,7 @@ def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gather
 def lossy(world: Gathering, share: float, seed: int = 1) -> None:
     """Let the network lose this share of all datagrams."""
     rng = Random(seed)
-    world.drop = lambda source, target, frame: rng.random() < share  # noqa: ARG005
+    world.drop = lambda source, target, frame: rng.random() < share
 
 
 def say(world: Gathering, name: str, sender: Address, *frames: Frame, to_me: bool = False) -> Ready:
@@ -121,8 +120,6 @@ def check_no_twice(world: Gathering, names: Iterable[str] | None = None) -> None
         assert len(set(got)) == len(got), f"{name} got something twice"
 
 
-def is_roster(frame: Frame) -> bool:
+def is_roster(frame: object) -> TypeGuard[NewView]:
     """Return whether a frame carries a roster or a part of one."""
     return isinstance(frame, NewView)
-
-

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from tests.core.gathering import GROUP, MS, S, Gathering
+
+from gapless.core import coordinator, membership, rosters
+from gapless.core.ready import Left, Located, Started, ViewInstalled
+from gapless.errors import LocalProtocolError
+from gapless.identity import Address, Place, ViewId
+from gapless.wire import encode
+from gapless.wire.frames import Alive, Data, Join, NewView
+from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
     Clock,
@@ -16,13 +25,6 @@ from tests.core.gatherings import (
     members,
     say,
 )
-
-from gapless.core import coordinator, membership, rosters
-from gapless.core.ready import Left, Located, Started, ViewInstalled
-from gapless.errors import LocalProtocolError
-from gapless.identity import Address, Place, ViewId
-from gapless.wire import encode
-from gapless.wire.frames import Alive, Data, Join, NewView
 
 
 def test_one_that_hears_nobody_founds_a_group_of_its_own() -> None:
@@ -85,7 +87,7 @@ def test_joins_and_leaves_and_deaths_of_one_moment_are_few_views() -> None:
     world.crash("d")
     world.settle()
     assert members(world, "a") == ["a", "e", "f", "g", "h", "i", "j"]
-    # One for the joins and leaves (the leaves do not wait for joiners that answer late: at most two), one for the death.
+    # One for joins and leaves (leaves do not wait for joiners that answer late: at most two), one for the death.
     assert len(world.hosts["a"].views) - before <= 3
 
 
@@ -271,7 +273,7 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
     for point in range(points + 1):
         world = gathered(3, Clock(4))
         assert isinstance(world, Clock)
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.join("d")
         world.run(0.6)
         worst = max(worst, world.settle(10))
@@ -287,7 +289,7 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
         world = Clock(3)
         world.join("a")
         world.settle()
-        world.before(point, lambda world=world: world.crash("a"))
+        world.before(point, partial(world.crash, "a"))
         world.join("b", "c")
         world.run(0.5)
         if world.hosts["a"].member is not None:
@@ -395,9 +397,6 @@ def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(monke
 
 
 def _datagram(sender: Address, frame: Join | Alive) -> bytes:
-    from tests.core.gathering import GROUP  # noqa: PLC0415
-
-    from gapless.wire import encode  # noqa: PLC0415
 
     return encode(GROUP, sender, (frame,))
 

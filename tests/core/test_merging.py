@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
 
 from gapless.core.ready import Expelled
 from gapless.wire.frames import Beacon, MergeAsk, MergeReply
-from tests.core.gathering import S, Gathering
+from tests.core.gathering import Gathering, S
 from tests.core.gatherings import (
     FAST,
     Clock,
@@ -23,7 +24,7 @@ from tests.core.gatherings import (
     say,
 )
 
-SPLITS = {
+SPLITS: dict[int, list[tuple[str, ...]]] = {
     2: [("ab", "cd"), ("a", "bcd"), ("abc", "d"), ("ad", "bc")],
     3: [("ab", "cd", "ef"), ("a", "bcde", "f"), ("ace", "b", "df")],
     4: [("ab", "cd", "ef", "gh"), ("a", "b", "c", "defgh")],
@@ -112,6 +113,10 @@ DIRECTED = [(source, target) for source in "abc" for target in "abc" if source !
 CUTS = [frozenset(link for link, cut in zip(DIRECTED, bits, strict=True) if cut) for bits in product((0, 1), repeat=6)]
 
 
+def is_cut(cut: frozenset[tuple[str, str]], source: str, target: str, _: object) -> bool:
+    return (source, target) in cut
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_of_broken_directed_links_of_three_heals(part: int) -> None:
     """All 64 sets of the six directed links of three members, a quarter at a time, long enough for every effect."""
@@ -119,7 +124,7 @@ def test_every_pattern_of_broken_directed_links_of_three_heals(part: int) -> Non
     worst = 0.0
     for cut in CUTS[part::4]:
         world = gathered(3)
-        world.drop = lambda source, target, _, cut=cut: (source, target) in cut
+        world.drop = partial(is_cut, cut)
         for step in range(4):
             for name, host in world.hosts.items():
                 if host.member is not None and host.member.phase == "member":
@@ -206,7 +211,7 @@ def test_a_death_at_any_step_of_a_merge_leaves_one_view_of_the_living(dies: str)
     assert points > 10
     for point in range(points + 1):
         world = begin()
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.run(1)
         if world.hosts[dies].member is not None:
             world.crash(dies)
@@ -219,7 +224,7 @@ def test_a_partition_at_any_step_of_a_merge_heals(sides: tuple[str, ...]) -> Non
     for point in range(0, 60, 2):
         world = parted("ab", "cd", world=Clock(4))
         assert isinstance(world, Clock)
-        world.before(point, lambda world=world: world.part(*sides))
+        world.before(point, partial(world.part, *sides))
         world.heal()
         world.run(1.5)
         world.heal()
