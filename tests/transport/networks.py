@@ -2,6 +2,11 @@
 
 import socket
 
+import pytest
+
+from gapless.discovery import Multicast
+from gapless.transport.sockets import gives_back
+
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Return ports in a row that were free a moment ago."""
@@ -24,3 +29,9 @@ def seeds(ports: list[int], host: str = "127.0.0.1") -> str:
     """Return the discovery that names these ports."""
     where = f"[{host}]" if ":" in host else host
     return f"seeds://{where}:{ports[0]}-{ports[-1]}"
+
+
+def need_multicast() -> None:
+    """Skip the test where loopback has no multicast."""
+    if not gives_back(Multicast("239.255.77.7", free_ports(1)[0], interface="127.0.0.1")):
+        pytest.skip("this machine has no multicast on its loopback interface")
