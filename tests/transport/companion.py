@@ -81,7 +81,7 @@ class Reader:
 
     def until(self, holds: Any, within_s: float) -> bool:
         with self.turn:
-            return self.turn.wait_for(lambda: holds(self), within_s)
+            return bool(self.turn.wait_for(lambda: holds(self), within_s))
 
 
 class Companion:

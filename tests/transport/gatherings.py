@@ -22,12 +22,13 @@ class Guest:
         self.handle = handle
         self.items: list[Any] = []
 
-    def read(self, timeout_s: float = 0) -> None:
-        """Take what there is, after waiting for it if need be."""
+    def read(self, timeout_s: float = 0) -> bool:
+        """Take what there is, after waiting for it if need be; in any case it is true that it was done."""
         self.handle.wait(timeout_s)
         new = self.handle.take()
         self.items += new
         self.handle.consumed(sum(item.message_count for item in new if isinstance(item, Delivery)))
+        return True
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Read until something holds."""

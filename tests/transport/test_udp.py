@@ -28,7 +28,9 @@ def opened() -> Iterator[Opener]:
     """Opens transports, and closes them in the end."""
     made = []
 
-    def opener(host: str = "127.0.0.1", ports: Any = 0, kind: type[UdpMesh] = UdpMesh, **options: Any) -> UdpMesh:
+    def opener(
+        host: str | None = "127.0.0.1", ports: Any = 0, kind: type[UdpMesh] = UdpMesh, **options: Any
+    ) -> UdpMesh:
         made.append(kind(host, ports, **options))
         return made[-1]
 
@@ -171,7 +173,7 @@ def test_a_bad_place_gets_a_clear_answer(host: str, ports: Any, error: type[Exce
 
 def test_frames_fit_the_path(opened: Opener) -> None:
     assert opened("127.0.0.1").max_frame_bytes == opened("::1").max_frame_bytes == 60_000
-    outside = opened(None)  # type: ignore[arg-type]
+    outside = opened(None)
     assert outside.max_frame_bytes == (60_000 if outside.locator.ip.is_loopback else outside.max_frame_bytes)
     assert outside.max_frame_bytes == 60_000 or 500 < outside.max_frame_bytes <= 1400
 
