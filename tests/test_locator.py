@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import ConfigError, RemoteProtocolError
 from gapless.locator import MOST_LOCATOR_BYTES, Locator
+from tests.discovery.networks import need_ipv6
 
 
 def usable(ip: IPv4Address | IPv6Address) -> bool:
@@ -125,6 +126,8 @@ def test_an_address_has_one_form() -> None:
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_a_socket_is_reached_at_its_locator(family: socket.AddressFamily, host: str) -> None:
+    if family == socket.AF_INET6:
+        need_ipv6()
     with socket.socket(family, socket.SOCK_DGRAM) as receiver:
         receiver.bind((host, 0))
         receiver.settimeout(5)

@@ -130,7 +130,7 @@ class Group:
         self.addresses.append(address)
         self.members[address] = member
         for table in (self.deliveries, self.events, self.steps):
-            table[address] = []  # type: ignore[index]
+            table[address] = []
         return member
 
     # The network

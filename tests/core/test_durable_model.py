@@ -124,7 +124,7 @@ class Town:
         self.lives[node] = Address(node, self.lives[node].incarnation + 1)
         self.group.begin(self.lives[node])
         for table in (self.sent, self.kept):
-            table[self.lives[node]] = []  # type: ignore[index]
+            table[self.lives[node]] = []
         self.view()
 
     # What must hold
@@ -171,7 +171,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples, suppress_health_check=[HealthCheck.too_slow])  # type: ignore[attr-defined]
+@settings(max_examples=3 * settings.default.max_examples, suppress_health_check=[HealthCheck.too_slow])  # type: ignore[union-attr]
 @given(
     acts=st.lists(ACTS, max_size=25),
     capacity=st.sampled_from([8, 12, 64]),

@@ -1,6 +1,5 @@
 """Real participants over real sockets find each other by each kind of source, and work together."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.discovery.networks import free_port, need_ipv6, need_multicast
 from tests.discovery.udp_group import UdpMember, pump
 
 Ports = list[int]
 Text = Callable[[Ports, Path], str]
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 MULTICAST_PORT = free_port()
@@ -73,11 +66,14 @@ def work_together(members: list[UdpMember], text: str) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_group_forms(source: str, members: list[UdpMember], tmp_path: Path) -> None:
+    if "multicast" in source:
+        need_multicast()
     work_together(members, SOURCES[source]([member.locator.port for member in members], tmp_path))
 
 
 @pytest.mark.parametrize("source", ["seeds", "directory"])
 def test_a_group_forms_over_ipv6(source: str, tmp_path: Path) -> None:
+    need_ipv6()
     members = [UdpMember(node, "::1") for node in (1, 2, 3)]
     with ExitStack() as stack:
         for member in members:

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import pytest
 
 from gapless.discovery import Discovery, Multicast, Pair, default_group
+from tests.discovery.networks import free_port, need_multicast
 from tests.discovery.processes import in_namespace
 
 
@@ -22,17 +23,8 @@ def test_the_default_group_is_stable_and_scoped() -> None:
 @pytest.fixture
 def port() -> int:
     """A free port, on a system that has multicast on the loopback interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        membership = socket.inet_aton("239.255.77.9") + socket.inet_aton("127.0.0.1")
-        try:
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
-            probe.sendto(b"probe", ("239.255.77.9", 9))
-        except OSError as error:
-            pytest.skip(f"this system has no multicast on the loopback interface: {error}")
-        found: int = probe.getsockname()[1]
-        return found
+    need_multicast()
+    return free_port()
 
 
 def open_on_loopback(port: int, address: str = "239.255.77.1", interface: str = "127.0.0.1") -> Pair:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from gapless.cli.experiments import Wish, run_scenario
 from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gapless.sim.run import Outcome, Sweep
 
 MOST_SEED = 2**63 - 1
 """The largest seed that is taken."""
 _SHOWN_FAILURES = 10
 _THOROUGH = 300
+_THOROUGH_MEMBERSHIP = 200
+_FEWEST_OF_SEED, _MOST_OF_SEED = 2, 26
+_OF_SEEDS = {
+    "seeds": "--seeds",
+    "first": "--first",
+    "membership": "--membership",
+    "profile": "--profile",
+    "config_file": "--config",
+    "properties": "--properties",
+}
 
 
 @click.command()
@@ -28,18 +39,35 @@ _THOROUGH = 300
 @click.option(
     "--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first of the N seeds."
 )
-@click.option("--messages", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per member.")
-@click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in each group (default: by seed).")
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Messages per member.  [default: 100; with --membership 40]",
+)
+@click.option(
+    "--members", default=None, metavar="N", help="Members in each group (default: by seed); with scale a list: 2,10,50."
+)
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@click.option("--membership", is_flag=True, help="Let the groups find and make their views by themselves.")
+@click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
+@click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
+@click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
 @knob_options
 @json_option
+@click.pass_context
 def sim(  # noqa: PLR0917 - one parameter per option
+    context: click.Context,
     seed: int | None,
     seeds: int | None,
     first: int,
-    messages: int,
-    members: int | None,
+    messages: int | None,
+    members: str | None,
     workers: int | None,
+    membership: bool,
+    scenario: str | None,
+    joins: int | None,
+    plot: Path | None,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -49,19 +77,51 @@ def sim(  # noqa: PLR0917 - one parameter per option
 
     Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
     every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
-    place of the one drawn from the seed. Exits with 1 if an invariant is violated, or if a sweep of 300 seeds or more
-    of all profiles never saw something that must happen.
+    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze
+    and are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep
+    of 300 seeds or more (200 with --membership) of all profiles never saw something that must happen.
+
+    With --scenario an experiment takes the place of seeds. join-under-load: members join one after the other while one
+    sends and views are late. scale: the same story for groups of several sizes. Either exits with 1 if something is
+    lost or somebody is stuck.
     """
+    if scenario is not None:
+        _refuse_with_scenario(context)
+        wish = Wish(members, messages, joins, plot, 1 if seed is None else seed, workers or cores(), as_json)
+        return run_scenario(scenario, wish)
+    if joins is not None or plot is not None:
+        raise click.UsageError("--joins and --plot belong to a --scenario")
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
-    group: dict[str, Any] = {"messages": messages, "members": members, "profile": profile}
+    count = _count(members)
+    group: dict[str, Any] = {"messages": messages, "members": count, "profile": profile, "membership": membership}
     if config_file is not None or properties is not None:
         group["config"] = config
     if seed is not None:
         return _one(seed, group, as_json)
     assert seeds is not None
     return _many(range(first, first + seeds), workers or cores(), group, as_json)
+
+
+def _refuse_with_scenario(context: click.Context) -> None:
+    """Refuse options that only mean something where groups are drawn from seeds."""
+    for name, option in _OF_SEEDS.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} does not go with --scenario, which brings its own groups")
+
+
+def _count(members: str | None) -> int | None:
+    """Return how many members the groups of all seeds have."""
+    if members is None:
+        return None
+    fits = members.isascii() and members.isdigit() and len(members) <= len(str(_MOST_OF_SEED))
+    if not fits or not _FEWEST_OF_SEED <= int(members) <= _MOST_OF_SEED:
+        raise click.UsageError(
+            f"--members: {members[:80]!r} is not a number from {_FEWEST_OF_SEED} to {_MOST_OF_SEED}; "
+            "a list of numbers belongs to --scenario scale"
+        )
+    return int(members)
 
 
 def cores() -> int:
@@ -78,7 +138,7 @@ def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
     else:
         rows = [(key, _flat(value)) for key, value in _outcome_dict(outcome).items() if key != "violations"]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
-        _print_violations([outcome])
+        _print_violations([outcome], membership=group["membership"])
     return 0 if outcome.ok else 1
 
 
@@ -91,8 +151,9 @@ def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> i
     if as_json:
         print_json(report)
     else:
-        _print_sweep(report, result)
-    thorough = len(seeds) >= _THOROUGH and "config" not in group and group["profile"] is None
+        _print_sweep(report, result, membership=group["membership"])
+    enough = _THOROUGH_MEMBERSHIP if group["membership"] else _THOROUGH
+    thorough = len(seeds) >= enough and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
 
@@ -138,7 +199,7 @@ def _flat(value: object) -> object:
     return value
 
 
-def _print_sweep(report: dict[str, Any], result: Sweep) -> None:
+def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> None:
     screen = console()
     tables = ("faults", "must_happen")
     rows = [(key, _flat(value)) for key, value in report.items() if key not in tables]
@@ -146,13 +207,13 @@ def _print_sweep(report: dict[str, Any], result: Sweep) -> None:
     screen.print(make_table("Faults that struck", ("fault", "times"), report["faults"].items()))
     happened = report["must_happen"].items()
     screen.print(make_table("What must happen, and in how many seeds it did", ("what", "seeds"), happened))
-    _print_violations(result.failed)
+    _print_violations(result.failed, membership=membership)
 
 
-def _print_violations(failed: list[Outcome]) -> None:
+def _print_violations(failed: list[Outcome], *, membership: bool) -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
         screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
-        same = f"{outcome.seed} --profile {outcome.profile}"
+        same = f"{outcome.seed} --profile {outcome.profile}" + (" --membership" if membership else "")
         screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")

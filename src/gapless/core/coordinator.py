@@ -45,6 +45,7 @@ class Coordinator:
         self.unconfirmed: set[Address] = set()
         self._met: dict[Address, int] = {}
         self._awaited: set[Address] = set()
+        self._ready: set[Address] = set()
         self._newcomers: set[Address] = set()
         self._highest = 0
         self._forced = False
@@ -80,31 +81,42 @@ class Coordinator:
             m.rosters.send(address, m.roster, context)
             m.show(address, context)
             return
-        same_node = [other.address for other in m.roster.places if other.address.node == address.node]
-        rivals = [other for other in self.joiners if other.node == address.node]
-        if any(other.incarnation > address.incarnation for other in (*same_node, *rivals)):
-            context.drop("incarnation", address, peer=address)
-            return
         if place.name:
-            holders = [p.address for p in m.roster.places if p.name == place.name and p.address not in same_node]
+            holders = [p.address for p in m.roster.places if p.name == place.name and p.address.node != address.node]
             if holders:
                 m.liveness.ask(holders, context)
                 context.drop("name", address, peer=address)
                 return
+        if not self._note(place):
+            context.drop("incarnation", address, peer=address)
+            return
+        self.plan(context)
+        m.show(address, context, rarely=True)
+
+    def _note(self, place: Place) -> bool:
+        """Note one that is to be in the next view, in place of its former lives; return False if a later one is known."""
+        m, address = self._m, place.address
+        assert m.roster is not None
+        rivals = [other for other in self.joiners if other.node == address.node and other != address]
+        lives = [p.address for p in m.roster.places if p.address.node == address.node]
+        if any(other.incarnation > address.incarnation for other in (*lives, *rivals)):
+            return False
         for other in rivals:
             del self.joiners[other]
         if len(self.joiners) < _MOST_JOINERS:
             self.joiners[address] = place
-            self.plan(context)
-        m.show(address, context, rarely=True)
+        return True
 
     def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
         """Take a confirmation of a joiner in; return whether ``sender`` is one."""
-        if view.coordinator == self._m.me or sender in self.joiners:
+        known = sender in self.joiners or sender in self._met
+        if known or (view.coordinator == self._m.me and len(self._met) < _MOST_JOINERS):
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
         self._highest = max(self._highest, view.number)
+        if self.proposal is not None and view == self.proposal.id:
+            self._ready.add(sender)
         if sender in self._awaited:
             self._awaited.discard(sender)
             if not self._awaited:
@@ -135,9 +147,9 @@ class Coordinator:
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
-            if place.address not in m.members and place.address not in gone:
-                self.joiners[place.address] = place
-                self._met[place.address] = context.now_ns
+            address = place.address
+            if address not in m.members and address not in gone and address.node != m.me.node and self._note(place):
+                self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 
@@ -204,6 +216,7 @@ class Coordinator:
             made = proposal
         else:
             made = Roster(ViewId(self.next_number(), m.me), places, away)
+            self._ready = set()
         if waits:
             self._propose(made, new, context)
         else:
@@ -249,6 +262,7 @@ class Coordinator:
     def _propose(self, made: Roster, new: list[Place], context: Context) -> None:
         m = self._m
         self.proposal = made
+        self._ready = set()
         self._awaited = {place.address for place in new} - self._alive(context.now_ns).keys()
         self._decide_ns = context.now_ns + self.config.join_timeout_ns
         m.rosters.learn(made, context)
@@ -265,11 +279,13 @@ class Coordinator:
             m.rosters.tell(made, m.roster, context)
         m.accept(made, context)
         for place in new:
-            m.rosters.send(place.address, made, context)
+            if place.address not in self._ready:
+                m.rosters.send(place.address, made, context)
 
     def lead(self, made: Roster, context: Context) -> None:
         """Tell the roster of a merge to everybody in it; install it here."""
         m = self._m
+        self._ready = set()
         m.accept(made, context)
         for place in made.places:
             if place.address != m.me:
@@ -277,8 +293,11 @@ class Coordinator:
 
     # On a view
 
-    def install(self, context: Context) -> None:
-        """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do."""
+    def install(self, before: frozenset[Address], context: Context) -> None:
+        """Begin to wait for confirmations, if this member made the view; otherwise forget what it was about to do.
+
+        ``before`` are the members of the view before.
+        """
         m, now_ns = self._m, context.now_ns
         assert m.roster is not None
         roster = m.roster
@@ -295,9 +314,12 @@ class Coordinator:
             self._forced = False
             self._decide_ns = self._resend_ns = None
             return
-        self._newcomers = {joiner for joiner in self.joiners if joiner in m.members}
+        self._newcomers = set(m.members - before)
         self.joiners = {joiner: place for joiner, place in self.joiners.items() if joiner not in m.members}
-        self.unconfirmed = set(m.members) - {m.me}
+        self.unconfirmed = set(m.members) - {m.me} - self._ready
+        for joiner in sorted(self._ready & m.members):
+            self.confirmed(joiner, context)
+        self._ready = set()
         self._resends = 0
         self._resend_ns = now_ns + self.config.join_interval_ns if self.unconfirmed else None
         self._decide_ns = now_ns + self.config.view_gap_ns if self.joiners or self._gone else None

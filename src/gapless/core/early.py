@@ -1,9 +1,9 @@
 """What comes too early: before this member has a view, or for a view that it does not have yet.
 
 On reception before the first view: datagrams are kept, up to ``become_server_queue_size`` runs of messages, and taken
-in with the view (NR-08, NR-09). With retransmission off everything is kept, then and later, for what is dropped would
-never come again (NR-10): what is still nobody's after two more views is let go. Switching to a bounded queue drops
-nothing that is in it (NR-13).
+in with the view (NR-08, NR-09), but for messages of earlier views, which only a durable member is to have (P-17). With
+retransmission off everything is kept, then and later, for what is dropped would never come again (NR-10): what is still
+nobody's after two more views is let go. Switching to a bounded queue drops nothing that is in it (NR-13).
 
 On reception of a message of a later view, where messages belong to views: it is kept as well, up to the same number,
 until that view or a later one is there, whoever made it (I-20).

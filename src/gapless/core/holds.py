@@ -151,10 +151,6 @@ class Holds:
         self._count()
         return release
 
-    def moved(self) -> None:
-        """Note that low has risen: if the window fills again, that is told again."""
-        self._full.clear()
-
     def _count(self) -> None:
         self.minimum = min((hold.acked for hold in self._places.values()), default=None)
 

@@ -198,6 +198,8 @@ class Membership:
         if not named:
             self._on_left_out(roster.id, sender, context)
         elif roster.id.number > self.number:
+            if roster.id.coordinator not in self.members:
+                self.welcome = False  # until somebody there says that this one is in
             self.accept(roster, context)
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
@@ -270,10 +272,19 @@ class Membership:
 
     def _on_leave(self, frame: Leave, context: Context) -> None:
         if frame.origin in self.members:
-            self.leaving.add(frame.origin)
+            self._note_leaving(frame.origin, context)
             self.coordinator.plan(context)
         else:
             self.show(frame.origin, context)
+
+    def _note_leaving(self, member: Address, context: Context) -> None:
+        """Take note of one that leaves; if this one leaves too, neither waits for the other."""
+        acting, known = self.acting, member in self.leaving
+        self.leaving.add(member)
+        if self.asks_to_leave and not known:
+            context.transmit(member, Leave(self.me))
+            if self.acting != acting:
+                self.ask_to_leave(context)
 
     def _on_beacon(self, frame: Beacon, context: Context) -> None:
         if self.roster is None:
@@ -323,7 +334,7 @@ class Membership:
         assert roster is not None
         self.roster, self.pending = roster, None
         members = [place.address for place in roster.places]
-        self.members = frozenset(members)
+        before, self.members = self.members, frozenset(members)
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
@@ -334,9 +345,12 @@ class Membership:
             self._tries = 0
         if self.welcome and self.phase == MEMBER:
             self._try_ns = None
+        elif self.phase == MEMBER and self._try_ns is None:
+            self._tries = 0
+            self._again(context)
         self.liveness.install(roster.id, members, context.now_ns)
         self.rosters.keep_only(members)
-        self.coordinator.install(context)
+        self.coordinator.install(before, context)
         self.merging.install(context)
         if roster.id.coordinator != self.me:
             self.show(roster.id.coordinator, context)
@@ -362,6 +376,7 @@ class Membership:
         self.leaving.add(self.me)
         acting = self.acting
         if acting is None:
+            context.transmit(None, Leave(self.me))  # the others that leave too have one less to wait for
             self.over(Left(True), context)
             return
         context.transmit(acting, Leave(self.me))

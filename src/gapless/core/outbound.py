@@ -256,7 +256,6 @@ class Outbound:
         purged = self.window.purge(upto)
         if self.window.low > low:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
-            self.holds.moved()
             if not self.row.naks:
                 self._tail_ns = None
                 self._plan_tail(context.now_ns)
@@ -531,6 +530,9 @@ class Outbound:
         self.window.check_invariants()
         acked = self.row.release != "acks" or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
+        if self.holds:
+            idle_bytes = self.window.size_between(self.window.low + 1, self._settled)
+            assert self._idle_bytes == idle_bytes, "what only those need that are away is counted"
         for name, (last, ack) in self.holds.places.items():
             assert self.window.low <= ack <= self.window.high, f"what {name!r} needs is kept"
             assert last not in self.acks, f"{name!r} is here, and its place is kept"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN = 16
 _MOST_OPEN = 16
+_MOST_LOCATED = 8192
+"""Of more than these it is forgotten that the shell was told where they are: it is told again."""
 _MOST_PARTS = 4096
 """A roster of more parts than this is nonsense: it would have a million members."""
 
@@ -57,6 +59,8 @@ class Rosters:
         """Tell the shell where ``place`` is reached, unless it knows."""
         if place.locator and self._located.get(place.address) != place.locator:
             self._located[place.address] = place.locator
+            if len(self._located) > _MOST_LOCATED:
+                del self._located[next(iter(self._located))]
             context.event(Located(place.address, place.locator))
 
     def keep_only(self, members: Iterable[Address]) -> None:

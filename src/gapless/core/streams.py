@@ -251,6 +251,17 @@ class Streams:
             stream.taken = stream.taken_bytes = 0
             self._count(taken, taken_bytes, context)
 
+    def _deliver_stalled(self, context: Context) -> None:
+        """Deliver from the streams that wait for room, as far as there is some."""
+        for key in list(self._stalled):
+            if self._credit.limit() == 0:
+                break
+            stream = self._stalled.pop(key)
+            if stream is None:
+                self._deliver_own(context)
+            else:
+                self._settle(stream, context)
+
     def _count(self, messages: int, size_bytes: int, context: Context) -> None:
         """Vote at once when much was delivered since the last vote."""
         if not messages or self.stability is None:

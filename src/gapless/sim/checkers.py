@@ -3,9 +3,9 @@
 Each compares one promise with the judge's own model, after every step. What they need of a member beside its answers is
 its windows' marks, which are the thing promised; no counter of the machine is believed.
 
-``CHECKS`` lists everything that runs online, the liveness checks included, and those of what is beside the stream to
-the group (beside.py). Two ids of the list live elsewhere: S17 compares two runs (:func:`gapless.sim.run.same_digest`),
-and L5 needs an exhaustive search.
+``CHECKS`` lists everything that runs online, the liveness checks included, those of what is beside the stream to the
+group (beside.py), and those of groups that make their own views (belonging.py). Two ids of the list live elsewhere: S17
+compares two runs (:func:`gapless.sim.run.same_digest`), and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from gapless.core.ready import Accepted, Lost, Started
 from gapless.core.timers import TIMERS
 from gapless.run import BEGIN, END, NOT_BACK, PIECE
+from gapless.sim.belonging import BELONGING
 from gapless.sim.beside import BESIDE
 from gapless.sim.exchange import S10, S11, S12
 from gapless.sim.judge import Check, Judge
+from gapless.sim.learning import is_rest
 from gapless.sim.liveness import L1, L2, L3, L4, S16
 from gapless.sim.naming import kind_of
 from gapless.wire import Nak
@@ -108,7 +110,7 @@ class S3(Check):
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
-    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:
         """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
         delivered = window.delivered
         if delivered == heard.delivered:
@@ -117,14 +119,14 @@ class S3(Check):
         if delivered > passable:
             self.fail(f"delivered of {origin} moves to {delivered} over a gap at {passable + 1}")
         begin = heard.due()
-        if begin <= delivered and heard.stream.end_of(begin) <= delivered:
+        if begin <= delivered and heard.stream.end_of(begin) <= delivered and not life.transferring:
             self.fail(f"delivered of {origin} moves to {delivered}, but {begin} was not handed out")
 
     def own_moved(self, life: Life, window: Window) -> None:
         """The same for the own stream."""
         stream, delivered = life.stream, window.delivered
         begin = stream.wanted_from(life.own_next)
-        if begin <= delivered and stream.end_of(begin) <= delivered:
+        if begin <= delivered and stream.end_of(begin) <= delivered and not life.transferring:
             self.fail(f"the own delivered moves to {delivered}, but {begin} was not handed out")
 
 
@@ -315,7 +317,7 @@ class S9(Check):
 
     def event(self, life: Life, event: Event) -> None:
         """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
-        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event):
+        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event) or is_rest(life, event):
             return
         upto = event.last if isinstance(event, Lost) else event.start
         owed_from = self.model.owes_from(event.origin, life)
@@ -402,6 +404,8 @@ class S14(Check):
     def measure(self, life: Life) -> None:
         """Compare the sizes of all tables with the formula."""
         member, config, reach = life.member, self.config, self.judge.reach
+        if getattr(member, "phase", "") == "over":
+            return  # it does nothing any more
         members = max(1, len(life.view_members))
         early = config.become_server_queue_size if config.retransmits else reach
         windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
@@ -440,12 +444,29 @@ class S15(Check):
             self.fail(f"view {number} follows view {life.view.id.number}")
         if life.address not in view.members:
             self.fail(f"view {number} is given to {life.name}, which is not in it")
-        if self.model.views.setdefault(number, view.members) != view.members:
+        if view.id.coordinator != view.members[0]:
+            self.fail(f"view {number} was made by {view.id.coordinator}, but {view.members[0]} is its first member")
+        # In the parts of a group that cannot hear each other different views may have one number, not one id.
+        key = view.id if self.judge.membership else number
+        if self.model.views.setdefault(key, view.members) != view.members:
             self.fail(f"view {number} has two lists of members")
+        if self.judge.membership:
+            self._check_lives(view)
+
+    def _check_lives(self, view: View) -> None:
+        """A view that the members made names lives that there were, and one of each node."""
+        number, members = view.id.number, view.members
+        if len({member.node for member in members}) < len(members):
+            self.fail(f"view {number} names somebody twice: {members}")
+        if unknown := [member for member in members if member not in self.model.lives]:
+            self.fail(f"view {number} names {unknown}, which never lived")
 
     def refused(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> None:
         """Compare the state before and after a frame of somebody who is not a member."""
         if said is not None and said.group == life.member.group:
+            if self.judge.membership:
+                _check_streams(self, life, before, ready)
+                return
             _check_unchanged(self, life, before, ready, ("stranger", "incarnation", "own", "addressee"))
 
 
@@ -476,6 +497,14 @@ def _check_unchanged(check: Check, life: Life, before: object, ready: Ready, rea
         check.fail(f"a refused datagram was dropped as {drops}, not as one of {reasons}")
 
 
+def _check_streams(check: Check, life: Life, before: object, ready: Ready) -> None:
+    """A member that finds its views by itself may answer a stranger, but no stream may move."""
+    if check.judge.fingerprint(life) != before:
+        check.fail("a datagram of a stranger changed a stream")
+    if ready.deliveries:
+        check.fail("a datagram of a stranger was delivered")
+
+
 CHECKS: tuple[type[Check], ...] = (
     S1,
     S2,
@@ -498,5 +527,6 @@ CHECKS: tuple[type[Check], ...] = (
     L3,
     L4,
     *BESIDE,
+    *BELONGING,
 )
 """Every check that runs online, in the order in which they look at a step."""

@@ -10,8 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.core.member import Member
+from gapless.core.participant import Participant
 from gapless.core.rare import never
 from gapless.identity import Address
+from gapless.sim.application import Application
 from gapless.sim.faults import Clock
 from gapless.sim.naming import life_name, node_number
 from gapless.sim.seeds import split
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from gapless.core.rare import Rarely
     from gapless.sim.model import Life
     from gapless.sim.network import Parcel
-    from gapless.sim.script import Action
+    from gapless.sim.script import Action, Start
     from gapless.wire import Datagram
 
 
@@ -30,10 +32,12 @@ class Host:
 
     __slots__ = (
         "address",
+        "application",
         "buffer",
         "buffered_bytes",
         "clock",
         "due_ns",
+        "durable",
         "epoch_ns",
         "incarnation",
         "late_until_ns",
@@ -41,6 +45,7 @@ class Host:
         "life_name",
         "member",
         "name",
+        "next_start",
         "next_wake_ns",
         "node",
         "paused",
@@ -54,6 +59,7 @@ class Host:
         "ticks",
         "unread",
         "wakes",
+        "wants_state",
     )
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -64,6 +70,10 @@ class Host:
         self.steady = not clock.drift_ppm
         self.incarnation = 0
         self.member: Member | None = None
+        self.durable = ""
+        self.wants_state = False
+        self.next_start: Start | None = None
+        self.application = Application()
         self._reset()
 
     def _reset(self) -> None:
@@ -95,6 +105,28 @@ class Host:
         rng = split(seed, f"member {name}")
         self.member = Member(self.address, group, config, rng, tracing=tracing, rarely=rarely)
         return self.member
+
+    def next_name(self) -> str:
+        """Return the name of the life after the present one."""
+        return self.name + "'" * self.incarnation
+
+    def participate(self, name: str, group: int, config: Config, seed: int, *, rarely: Rarely = never) -> Participant:
+        """Begin the life called ``name`` as one that finds its views by itself; what waits for a view waits on."""
+        waiting, slow, per_message_ns = self.postponed, self.slow, self.per_message_ns
+        self.incarnation = 1 + name.count("'")
+        self._reset()
+        self.postponed, self.slow, self.per_message_ns = waiting, slow, per_message_ns
+        participant = self.member = Participant(
+            self.address,
+            group,
+            config,
+            split(seed, f"member {name}"),
+            name=self.durable,
+            locator=self.name.encode(),
+            tracing=True,
+            rarely=rarely,
+        )
+        return participant
 
     def crash(self) -> list[Parcel]:
         """End the life; return what was still in its socket buffer."""

@@ -7,23 +7,24 @@ compare what happened with what had to happen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from gapless.core.ready import GROUP, Refused
+from gapless.core.ready import GROUP, Refused, StateReceived
+from gapless.core.streams import Streams
 from gapless.modes import Mode
 from gapless.sim.faults import NEVER_NS
 from gapless.sim.learning import NOTHING, Expected, Learner, Sent, Violation
 from gapless.sim.model import Heard, Life, Model, Waiting
 from gapless.wire import Ack, Close, Data, Datagram, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Tail, Unreliable, Vote
-from gapless.wire.frames import CONNECTION
+from gapless.wire.frames import CONNECTION, Alive, Membership, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.config import Config
     from gapless.core.member import Member
     from gapless.core.ready import Delivery, Ready
-    from gapless.identity import Address, Digest, View
+    from gapless.identity import Address, Digest, Roster, View
     from gapless.sim.network import Books
     from gapless.wire import Frame
 
@@ -85,7 +86,9 @@ class Check:
 
     What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
     for frames, ``told`` for events before the frames are looked at, ``handed`` for deliveries, ``stepped`` after a step
-    of a member that has connections.
+    of a member that has connections. Frames about membership and state have ``about_in`` and ``about_out``; ``began``
+    and ``ended`` tell of lives, ``gave`` of a state that is given, ``scattered`` that a group which was one has another
+    view to come.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
@@ -112,9 +115,16 @@ class Judge(Learner):
     """
 
     def __init__(
-        self, config: Config, checks: Iterable[type[Check]], *, calm_ns: int = 0, bounds_ns: tuple[int, int] = (0, 0)
+        self,
+        config: Config,
+        checks: Iterable[type[Check]],
+        *,
+        calm_ns: int = 0,
+        bounds_ns: tuple[int, int] = (0, 0),
+        membership: bool = False,
     ) -> None:
         self.config = config
+        self.membership = membership
         self.calm_ns = calm_ns
         self.bounds_ns = bounds_ns
         self._resting = False
@@ -132,7 +142,14 @@ class Judge(Learner):
         self.at_end: list[Callable[[Life], None]] = []
         self._digest: Digest = {}
         self._departing: list[Address] = []
-        self.look_ns = calm_ns
+        # Where views are found and not told, everything has its time from when there is one group on.
+        self.look_ns = NEVER_NS if membership else calm_ns
+        self.gathered_ns: int | None = None
+        self.last_fault_ns = calm_ns
+        self.gentle = self.calm = False
+        self.group_bound_ns = 0
+        self.rested_ns = 0
+        self.states: dict[bytes, dict[tuple[Address, int], int]] = {}
         self.reach = config.reach
         self.by_view = config.row.numbering == "view"
         self.keeps = config.row.release == "stability" and not config.discard_delivered
@@ -165,6 +182,11 @@ class Judge(Learner):
         self._view = self._hooks("view")
         self._close = self._hooks("close")
         self._sampled = self._hooks("sampled")
+        self._about_in = self._hooks("about_in")
+        self._scattered = self._hooks("scattered")
+        self._began = self._hooks("began")
+        self._ended = self._hooks("ended")
+        self._gave = self._hooks("gave")
 
     @property
     def resting(self) -> bool:
@@ -185,6 +207,7 @@ class Judge(Learner):
             Tail: self._hooks("tail_out"),
             Gone: self._hooks("gone_out"),
             **dict.fromkeys(_BESIDE, self._hooks("beside_out")),
+            **dict.fromkeys(ABOUT, self._hooks("about_out")),
         }
 
     def _hooks(self, hook: str) -> tuple[Callable[..., None], ...]:
@@ -202,14 +225,51 @@ class Judge(Learner):
     def begin(self, address: Address, name: str, member: Member) -> Life:
         """Meet a new life."""
         life = self.model.lives[address] = Life(address, name, member, self.model)
+        for hook in self._began:
+            hook(life)
         return life
 
     def end(self, life: Life) -> None:
         """Take note of the end of a life."""
         life.alive = False
+        for hook in self._ended:
+            hook(life)
 
-    def install(self, life: Life, view: View, digest: Digest | None, t_ns: int, local_ns: int = 0) -> None:
-        """Take note of a view that ``life`` is about to be given."""
+    def gather(self, t_ns: int) -> None:
+        """Take note that everybody that lives is in one view: from here on messages have their time."""
+        if self.gathered_ns is None:
+            self.gathered_ns = t_ns
+            self.look_at(t_ns)
+
+    def scatter(self) -> None:
+        """Take note that there will be another view: what has its time gets it anew."""
+        if self.gathered_ns is not None:
+            self.gathered_ns, self.look_ns = None, NEVER_NS
+            for hook in self._scattered:
+                hook()
+
+    def give_state(self, life: Life, state: bytes, handed: Mapping[tuple[Address, int], int]) -> None:
+        """Take note of a state that an application gives.
+
+        It covers what the application was ``handed`` of each stream, and what came before the streams of the giver.
+        """
+        before = {(origin, heard.epoch): heard.due() - 1 for origin, heard in life.heard.items() if heard.open}
+        own = {(life.address, life.epoch): life.own_next - 1}
+        self.states[state] = {**handed, **before, **own}
+        for hook in self._gave:
+            hook(life, state)
+
+    def install(
+        self,
+        life: Life,
+        view: View,
+        digest: Digest | None,
+        t_ns: int,
+        local_ns: int = 0,
+        *,
+        roster: Roster | None = None,
+    ) -> None:
+        """Take note of a view that ``life`` is about to be given, with its ``roster`` where the members made it."""
         self.t_ns, self.local_ns, self.life = t_ns, local_ns, life
         for hook in self._view:
             hook(life, view)
@@ -223,12 +283,13 @@ class Judge(Learner):
         if self.by_view:
             life.restart(view.id.number)
         stream = life.stream
-        stream.acks = {member: stream.acks.get(member, stream.high) for member in view.members}
-        stream.starts = {member: stream.starts.get(member, stream.high) for member in view.members}
+        counted = self._learn_places(life, view, roster)
+        stream.acks = {member: stream.acks.get(member, stream.high) for member in counted}
+        stream.starts = {member: stream.starts.get(member, stream.high) for member in counted}
         for origin in view.members:
             if origin not in heard and origin != life.address:
                 self._hear_of(life, origin, digest or {})
-        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view)
+        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view and not life.durable)
         self._called_later, past = life.room.call_later(life)
         self._too_late += past
 
@@ -236,6 +297,7 @@ class Judge(Learner):
         """Begin to listen to a member of the new view."""
         if self.by_view:
             life.heard[origin] = Heard(self.model.stream_of(origin, life.epoch), 0, 0, life.epoch)
+            life.heard[origin].cover(life.covered.get((origin, life.epoch), 0))
             return
         marks, former = digest.get(origin), life.departed.pop(origin, None)
         start, stream = None if marks is None else marks.delivered, self.model.stream_of(origin, 0)
@@ -244,6 +306,7 @@ class Judge(Learner):
         else:
             life.heard[origin] = Heard(stream, start, former.end())
             life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
+        life.heard[origin].cover(life.covered.get((origin, 0), 0))
         if marks is not None:
             self._learn_hint(life, origin, marks)
 
@@ -275,17 +338,23 @@ class Judge(Learner):
 
     def before(self, life: Life, said: Datagram | None) -> object:
         """Return a fingerprint of the member if what it is about to receive must leave it unchanged, else None."""
-        if said is None or said.group != life.member.group:
+        if said is None or not self._is_meant(life, said):
             return self.fingerprint(life)
-        if said.addressee is not None and said.addressee != life.address.incarnation:
-            return self.fingerprint(life)
+        if self.membership:
+            said = of_streams(said)
+            if not said.frames:
+                return None
         if said.sender in life.heard or life.room.admits(life, said, life.member.config):
             return None
         return self.fingerprint(life)
 
-    @staticmethod
-    def fingerprint(life: Life) -> object:
-        """Return all of a member's state that a refused datagram must leave alone."""
+    def fingerprint(self, life: Life) -> object:
+        """Return all of a member's state that a refused datagram must leave alone.
+
+        One that finds its views by itself may answer a sign of life, whoever it is from; its streams stay as they are.
+        """
+        if self.membership:
+            return Streams.snapshot(life.member), life.member.view
         return life.member.snapshot(), life.member.deadline_ns, life.member.view
 
     # One step
@@ -313,6 +382,8 @@ class Judge(Learner):
             self._learn_cause(life, cause)
         events = ready.events
         if events:
+            if life.transferring and any(isinstance(event, StateReceived) for event in events):
+                moved = life.heard  # what there was no room for moves on
             self._learn_events(life, events)
             for event in events:
                 for hook in self._told:
@@ -366,16 +437,21 @@ class Judge(Learner):
             for hook in self._handed:
                 hook(life, delivery)
             return
-        # The rest of the own stream of the view before.
-        stream, due = life.former or (life.stream, 0)
-        due = stream.wanted_from(due)
+        # The rest of the own stream of a view before.
+        epoch = delivery.epoch
+        stream = self.model.stream_of(life.address, epoch)
+        due = stream.wanted_from(max(life.formers.get(epoch, 1), life.covered.get((life.address, epoch), 0) + 1))
         same = b"".join(delivery.messages()) == stream.content(delivery.first, delivery.last)
         if delivery.first != due or not same:
             self.report("S3", f"{life.name} delivers {delivery.first} of its own former stream, but {due} is next")
-        life.former = stream, delivery.last + 1
+        life.formers[epoch] = delivery.last + 1
 
     def _hear(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> tuple[Address, ...]:
         """Look at and learn what came in; return whose stream may have moved by it."""
+        if said is not None and self.membership and self._is_meant(life, said):
+            said = self._hear_about(life, said)
+            if not said.frames:
+                return ()
         self.last_arrival_ns = self.t_ns
         if before is not None or said is None:
             for hook in self._refused:
@@ -388,6 +464,20 @@ class Judge(Learner):
         for frame in said.frames:
             self._hear_frame(life, sender, frame)
         return tuple(life.heard) if self.keeps else (sender,)
+
+    @staticmethod
+    def _is_meant(life: Life, said: Datagram) -> bool:
+        return said.group == life.member.group and said.addressee in {None, life.address.incarnation}
+
+    def _hear_about(self, life: Life, said: Datagram) -> Datagram:
+        """Look at the frames of a datagram that are about the group or the application's state; return the others."""
+        for frame in said.frames:
+            if type(frame) in ABOUT:
+                if isinstance(frame, Alive) and frame.view is not None and frame.origin == said.sender:
+                    life.confirmed.add((frame.view, frame.origin))
+                for hook in self._about_in:
+                    hook(life, said.sender, frame)
+        return of_streams(said)
 
     def _hear_frame(self, life: Life, sender: Address, frame: Frame) -> None:
         kind = type(frame)
@@ -487,5 +577,14 @@ class Judge(Learner):
 _MOVES_ANY = ("install", "consume", "learn")
 _BESIDE = (Close, Vote, Stable, OutOfBand, OutOfBandAck, Unreliable)
 
+ABOUT: tuple[type, ...] = (*get_args(Membership), *get_args(State))
+"""Frames that are about the group or the application's state, and about no stream."""
 
-__all__ = ["EVENTS", "MOST_VIOLATIONS", "SAMPLE_STEPS", "Check", "Judge", "Outgoing", "Violation"]
+
+def of_streams(said: Datagram) -> Datagram:
+    """Return a datagram without what it says about the group; the same one if it says nothing about it."""
+    frames = tuple(frame for frame in said.frames if type(frame) not in ABOUT)
+    return said if len(frames) == len(said.frames) else said._replace(frames=frames)
+
+
+__all__ = ["ABOUT", "EVENTS", "MOST_VIOLATIONS", "SAMPLE_STEPS", "Check", "Judge", "Outgoing", "Violation"]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.core.ready import GivenUp, Lost, Oversized, Started
+from gapless.core.ready import GivenUp, Lost, Oversized, Released, Started, StateReceived
 from gapless.identity import Marks
 from gapless.run import END, PIECE
 from gapless.wire import Ack, Data, Gone, Stable, Tail, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gapless.config import Config
     from gapless.core.ready import Delivery, Event
     from gapless.core.window import Window
-    from gapless.identity import Address, Digest
+    from gapless.identity import Address, Digest, Roster, View
     from gapless.run import Run
     from gapless.sim.model import Heard, Life
 
@@ -68,6 +68,27 @@ class Expected(NamedTuple):
 NOTHING = Expected()
 
 
+def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Address]) -> int | None:
+    """Return what the life ``last`` had acknowledged; if it was never counted, the life before it at the same node."""
+    if last in known:
+        return known[last]
+    former = [life for life in known if life.node == last.node and life not in members]
+    return known[max(former)] if former else None
+
+
+def is_rest(life: Life, event: Oversized | Lost | Started) -> bool:
+    """Return whether a durable member tells of what it misses because of its absence, not of its streams as they are.
+
+    That is what lies before the start that it was told; or the rest of a message in pieces that its former life had
+    begun: the beginning is gone with that life, so the message is lost, though these pieces are there.
+    """
+    heard = life.heard.get(event.origin)
+    if heard is None or not life.durable or not isinstance(event, Lost):
+        return False
+    before = event.last <= heard.start
+    return before or heard.start < event.first <= event.last < heard.stream.whole_from(heard.start + 1)
+
+
 class Learner:
     """What a judge knows, and how it comes to know it."""
 
@@ -76,12 +97,42 @@ class Learner:
     by_view: bool
     local_ns: int
     expected: Expected
+    states: dict[bytes, dict[tuple[Address, int], int]]
     _digest: Digest
     _departing: list[Address]
 
     def report(self, check: str, message: str) -> None:
         """Note a violation of ``check``."""
         raise NotImplementedError
+
+    # Learning: who is in, and whose place is kept
+
+    def _learn_places(self, life: Life, view: View, roster: Roster | None) -> tuple[Address, ...]:
+        """Learn whose places a sender keeps; return all that it counts: the members, and who is away.
+
+        One that comes back under a durable name starts behind what it, or its former life, had acknowledged. A place of
+        one that this sender never counted is kept from here on.
+        """
+        if roster is None:
+            return view.members
+        before, life.roster = life.roster, roster
+        stream = life.stream
+        known = dict(stream.acks)
+        places = () if before is None else (*before.away, *before.places)
+        last = {place.name: place.address for place in places if place.name}
+        here = {place.address for place in before.places} if before is not None else set()
+        for address, name, _ in roster.places:
+            if address in here:
+                continue
+            acked = _acked(known, last[name], view.members) if name in last else known.get(address)
+            if acked is not None:
+                stream.acks[address] = stream.starts[address] = stream.kept_from(acked)
+        kept = [place for place in roster.away if place.name not in life.let_go or place.address in here]
+        for place in kept:
+            acked = _acked(known, place.address, view.members)
+            stream.acks[place.address] = stream.high if acked is None else stream.kept_from(acked)
+        life.let_go.intersection_update({place.name for place in roster.away} - {place.name for place in kept})
+        return (*view.members, *(place.address for place in kept))
 
     # Learning: what came in
 
@@ -201,7 +252,25 @@ class Learner:
             if isinstance(event, GivenUp):
                 self._learn_given_up(life, event)
             elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
-                self._learn_skip(life.heard[event.origin], event)
+                if not is_rest(life, event):
+                    self._learn_skip(life.heard[event.origin], event)
+            elif isinstance(event, StateReceived):
+                self._learn_state(life, event)
+            elif isinstance(event, Released) and event.reason == "capacity":
+                life.let_go.add(event.name)
+                life.stream.acks.pop(event.last, None)
+                life.stream.starts.pop(event.last, None)
+
+    def _learn_state(self, life: Life, event: StateReceived) -> None:
+        """Learn that the application has a state: what is in it is not handed out any more."""
+        life.transferring = False
+        life.covered = self.states.get(event.state, {})
+        if (mine := life.covered.get((life.address, life.epoch))) is not None:
+            life.own_next = max(life.own_next, mine + 1)
+        for origin, heard in (*life.heard.items(), *life.departed.items()):
+            heard.cover(life.covered.get((origin, heard.epoch), 0))
+        for key, past in life.past.items():
+            past.cover(life.covered.get(key, 0))
 
     def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
         """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
@@ -240,10 +309,12 @@ class Learner:
             heard.move_to(heard.consecutive())
             key = origin, heard.epoch
             life.taken[key] = max(life.taken.get(key, 0), heard.delivered)
-            if heard.open and heard.stream.end_of(heard.due()) <= heard.delivered:
+            if heard.open and heard.stream.end_of(heard.due()) <= heard.delivered and not life.transferring:
                 self.report("S3", f"{origin} departs, but {heard.due()} was there and was not handed out")
         self._departing.clear()
         if self.by_view:
+            if life.transferring:
+                life.past.update(((origin, heard.epoch), heard) for origin, heard in life.departed.items())
             life.departed.clear()
 
     @staticmethod

@@ -96,6 +96,11 @@ class _Due(Check):
                     self._expect(life, life.stream.high)
         self._collect()
 
+    def scattered(self) -> None:
+        """When the group that was one gets another view, everything has its time from when it is one again."""
+        self._calm = False
+        self._due.clear()
+
     def close(self) -> None:
         """Look at everything that is due by now, and at nothing that still has time."""
         self._collect()

@@ -18,7 +18,7 @@ from gapless.sim.waiting_room import WaitingRoom
 if TYPE_CHECKING:
     from gapless.config import Config
     from gapless.core.member import Member
-    from gapless.identity import Address, View
+    from gapless.identity import Address, Roster, View, ViewId
     from gapless.run import Run
 
 ZERO_MARKS = Marks(0, 0, 0)
@@ -76,6 +76,12 @@ class Stream:
             seqno += 1
         return seqno
 
+    def kept_from(self, acked: int) -> int:
+        """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
+        while self.marks.low < acked < self.high and self.flags[acked] & (PIECE | BEGIN) == PIECE:
+            acked -= 1
+        return acked
+
     def end_of(self, seqno: int) -> int:
         """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
         flags = self.flags
@@ -100,6 +106,7 @@ class Heard:
         "_known",
         "announced",
         "asked_ns",
+        "covered",
         "delivered",
         "early",
         "epoch",
@@ -125,6 +132,7 @@ class Heard:
         self.start = max(start or 0, former)
         self.restarted = 0
         self.forgiven = 0
+        self.covered = 0
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -142,8 +150,13 @@ class Heard:
         start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
-        self.next = start + 1
+        self.next = max(start, self.covered) + 1
         self.marks = Marks(start, start, start)
+
+    def cover(self, upto: int) -> None:
+        """Learn that the application's state has everything up to ``upto``: that is not handed out any more."""
+        self.covered = max(self.covered, upto)
+        self.next = max(self.next, self.covered + 1)
 
     def know(self, high: int, now_ns: int) -> None:
         """Note that everything up to ``high`` is known to exist from now on."""
@@ -178,7 +191,7 @@ class Heard:
         self.start = start
         self.restarted = start
         self.high = max(self.high, start)
-        self.next = start + 1
+        self.next = max(start, self.covered) + 1
 
     def end(self) -> int:
         """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
@@ -217,17 +230,25 @@ class Life:
         "address",
         "alive",
         "blocked",
+        "confirmed",
+        "covered",
         "departed",
+        "durable",
         "epoch",
-        "former",
+        "formers",
         "heard",
+        "leaving_ns",
+        "let_go",
         "member",
         "name",
         "own_next",
+        "past",
         "room",
+        "roster",
         "stream",
         "taken",
         "tickets",
+        "transferring",
         "unconsumed",
         "view",
         "view_members",
@@ -245,8 +266,16 @@ class Life:
         self.views = 0
         self.epoch = 0
         self.stream = model.stream_of(address, 0)
-        self.former: tuple[Stream, int] | None = None
+        self.formers: dict[int, int] = {}
         self.room = WaitingRoom()
+        self.roster: Roster | None = None
+        self.durable = False
+        self.let_go: set[str] = set()
+        self.confirmed: set[tuple[ViewId, Address]] = set()
+        self.covered: dict[tuple[Address, int], int] = {}
+        self.past: dict[tuple[Address, int], Heard] = {}
+        self.transferring = False
+        self.leaving_ns: int | None = None
         self.heard: dict[Address, Heard] = {}
         self.departed: dict[Address, Heard] = {}
         self.taken: dict[tuple[Address, int], int] = {}
@@ -264,11 +293,15 @@ class Life:
     def hearing(self, origin: Address, epoch: int = 0) -> Heard | None:
         """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
         heard = self.heard.get(origin)
-        return heard if heard is not None and heard.epoch == epoch else self.departed.get(origin)
+        if heard is not None and heard.epoch == epoch:
+            return heard
+        heard = self.departed.get(origin)
+        return heard if heard is not None and heard.epoch == epoch else self.past.get((origin, epoch))
 
     def restart(self, epoch: int) -> None:
         """Begin the own stream anew: what has no number yet is sent in the new one."""
-        before, self.former = self.stream, (self.stream, self.own_next)
+        before = self.stream
+        self.formers[self.epoch] = self.own_next
         self.epoch, self.own_next = epoch, 1
         self.stream = self._model.stream_of(self.address, epoch)
         self.stream.queue = before.queue
@@ -282,7 +315,7 @@ class Model:
         self.capacity = config.capacity
         self.lives: dict[Address, Life] = {}
         self._streams: dict[tuple[Address, int], Stream] = {}
-        self.views: dict[int, tuple[Address, ...]] = {}
+        self.views: dict[int | ViewId, tuple[Address, ...]] = {}
 
     def stream_of(self, origin: Address, epoch: int) -> Stream:
         """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""

@@ -11,10 +11,13 @@ from multiprocessing import get_context
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from gapless.sim import gathering
 from gapless.sim.checkers import CHECKS
+from gapless.sim.gathering import draw_membership
 from gapless.sim.liveness import L1, L2
 from gapless.sim.observations import MUST_HAPPEN
 from gapless.sim.script import Install
+from gapless.sim.sightings import MUST_GATHER
 from gapless.sim.swarm import MESSAGES, draw
 from gapless.sim.world import World
 
@@ -47,6 +50,7 @@ FAULT_KINDS = (
     "slow-reader",
     "stranger",
     "swizzle",
+    "target-about",
     "target-acks",
     "target-first",
     "target-last",
@@ -99,6 +103,7 @@ class Sweep:
     profiles: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
+    must_happen: tuple[str, ...] = MUST_HAPPEN
 
     def add(self, outcome: Outcome) -> None:
         """Count one seed in."""
@@ -107,7 +112,7 @@ class Sweep:
         self.messages += outcome.messages
         self.simulated_ns += outcome.simulated_ns
         self.faults.update(outcome.faults)
-        self.seen.update(outcome.seen)
+        self.seen.update(outcome.seen.intersection(self.must_happen))
         self.characters[outcome.character] += 1
         self.profiles[outcome.profile] += 1
         self.digests.append(outcome.digest)
@@ -117,7 +122,7 @@ class Sweep:
     @property
     def never_seen(self) -> list[str]:
         """What must happen in a sweep and has not."""
-        return [what for what in MUST_HAPPEN if not self.seen[what]]
+        return [what for what in self.must_happen if not self.seen[what]]
 
     @property
     def digest(self) -> str:
@@ -141,20 +146,50 @@ def world_of(plan: Plan, *, record: bool = False, trace: bool = False, hasty: bo
     )
 
 
+def usual_messages(*, membership: bool) -> int:
+    """Return how many messages each node sends if nobody says otherwise."""
+    return gathering.MESSAGES if membership else MESSAGES
+
+
+def plan_of(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int | None = None,
+    character: str | None = None,
+    profile: str | None = None,
+    config: Config | None = None,
+    membership: bool = False,
+) -> Plan:
+    """Return what a seed draws: a group that is told its views, or one that makes its own."""
+    messages = usual_messages(membership=membership) if messages is None else messages
+    drawn = draw_membership if membership else draw
+    return drawn(seed, members=members, messages=messages, character=character, profile=profile, config=config)
+
+
 def simulate(
     seed: int,
     *,
     members: int | None = None,
-    messages: int = MESSAGES,
+    messages: int | None = None,
     character: str | None = None,
     profile: str | None = None,
     config: Config | None = None,
+    membership: bool = False,
     record: bool = False,
     trace: bool = False,
     hasty: bool = False,
 ) -> Outcome:
-    """Run one seed with every check, and return what came of it."""
-    plan = draw(seed, members=members, messages=messages, character=character, profile=profile, config=config)
+    """Run one seed with every check, and return what came of it; with ``membership`` the group makes its own views."""
+    plan = plan_of(
+        seed,
+        members=members,
+        messages=messages,
+        character=character,
+        profile=profile,
+        config=config,
+        membership=membership,
+    )
     world = world_of(plan, record=record, trace=trace, hasty=hasty)
     world.run()
     return outcome_of(seed, plan.character, plan.profile, world)
@@ -172,7 +207,7 @@ def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome
         world.simulated_messages,
         faults_of(world),
         world.judge.violations,
-        frozenset(world.observer.seen),
+        frozenset(world.observer.seen if world.sightings is None else world.sightings.seen),
         world.now_ns,
         sum(host.member.counters.get("sent.repair", 0) for host in world.hosts.values() if host.member is not None),
     )
@@ -188,6 +223,8 @@ def faults_of(world: World) -> dict[str, int]:
     acts = Counter(type(action).__name__.lower() for action in world.script.actions)
     views = sum(isinstance(action, Install) and action.number > 1 for action in world.script.actions)
     clocks = sum(clock.drift_ppm != 0 for clock in world.script.clocks.values())
+    if world.script.membership:
+        views = len(world.judge.model.views)
     members = {"pause": acts["pause"], "crash": acts["crash"], "slow-reader": acts["read"], "view": views}
     counts = {**world.network.chain.struck, **members, "late-timer": world.late_ticks, "clock": clocks}
     return {kind: count for kind, count in counts.items() if count}
@@ -203,15 +240,16 @@ def sweep(
     *,
     workers: int = 1,
     members: int | None = None,
-    messages: int = MESSAGES,
+    messages: int | None = None,
     profile: str | None = None,
     config: Config | None = None,
+    membership: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Sweep:
     """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done."""
-    result = Sweep()
+    result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
     begin_s = perf_counter()
-    run = partial(simulate, members=members, messages=messages, profile=profile, config=config)
+    run = partial(simulate, members=members, messages=messages, profile=profile, config=config, membership=membership)
     for outcome in _outcomes(run, seeds, workers):
         result.add(outcome)
         if progress is not None:

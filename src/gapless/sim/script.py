@@ -24,7 +24,20 @@ ZERO = "zero"
 
 
 class Start(NamedTuple):
-    """A life begins: a process that is not yet a member of any view."""
+    """A life begins: a process that is not yet a member of any view.
+
+    Where members find each other by themselves, it begins to join: under the ``durable`` name, if it has one, and
+    asking for the application's state if ``state``.
+    """
+
+    at_ns: int
+    who: str
+    durable: str = ""
+    state: bool = False
+
+
+class Leave(NamedTuple):
+    """The application at ``who`` leaves the group in good order; its life ends when the group has taken note."""
 
     at_ns: int
     who: str
@@ -122,15 +135,22 @@ class Read(NamedTuple):
     per_message_ns: int
 
 
+PARTITION, ONE_WAY, HEAL = "partition", "one-way", "heal"
+"""The marks of a partition: nothing crosses between the two sides, or nothing leaves the side that is named."""
+
+
 class Mark(NamedTuple):
-    """Something that the world only takes note of: ``partition`` or ``heal``, with the members of one side."""
+    """Something that the world takes note of: ``partition``, ``one-way`` or ``heal``, with the members of one side.
+
+    Where members make their own views, the side is really cut off from one mark to the other.
+    """
 
     at_ns: int
     who: str
     what: str
 
 
-Action = Start | Install | Note | Learn | Send | Cancel | Close | Tune | Pause | Resume | Crash | Read | Mark
+Action = Start | Leave | Install | Note | Learn | Send | Cancel | Close | Tune | Pause | Resume | Crash | Read | Mark
 
 
 class Fate(NamedTuple):
@@ -167,6 +187,9 @@ class Script:
     frames are lost or nothing, so that the cost of repairs can be held against the losses. With ``fifo`` no frame
     overtakes another on its link, and no buffer of a process that stands still overflows: the links are like TCP.
     ``rare`` names the switches of :mod:`gapless.core.rare` that are on.
+
+    With ``membership`` nobody is told a view: members find each other and agree on their views by themselves. Actions
+    then name nodes, not lives: what is to be done is done by whatever life the node has at that time.
     """
 
     seed: int = 0
@@ -179,6 +202,7 @@ class Script:
     only_loss: bool = False
     fifo: bool = False
     rare: tuple[str, ...] = ()
+    membership: bool = False
 
     def nodes(self) -> list[str]:
         """Return the letters of every node that has a life in the script, in order of appearance."""
@@ -223,8 +247,11 @@ def opening(names: tuple[str, ...], *, at_ns: int = 0, digest: str = ZERO) -> li
 
 
 __all__ = [
+    "HEAL",
     "INTACT",
     "LOST",
+    "ONE_WAY",
+    "PARTITION",
     "ZERO",
     "Action",
     "Cancel",
@@ -233,6 +260,7 @@ __all__ = [
     "Fate",
     "Install",
     "Learn",
+    "Leave",
     "Mark",
     "Note",
     "Pause",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from gapless.core.rare import SHED
+from gapless.core.ready import WORLD
 from gapless.errors import LocalProtocolError
 from gapless.identity import group_id
 from gapless.run import Run
@@ -27,6 +28,7 @@ from gapless.sim.script import (
     Script,
     Scripted,
 )
+from gapless.sim.sightings import Sightings
 from gapless.sim.tracing import Tracer
 from gapless.wire import decode
 
@@ -83,19 +85,22 @@ class Stage:
         self.keep = keep
         self.hasty = hasty
         self._at_once = 0
+        self._moment_ns = -1
         self.hosts: dict[str, Host] = {}
         self._by_node: dict[int, Host] = {}
         self.judge = Judge(
             config,
-            (*(CHECKS if checks is None else checks), Observer),
+            (*(CHECKS if checks is None else checks), *([Sightings] if script.membership else []), Observer),
             calm_ns=script.calm_ns,
             bounds_ns=bounds_ns(config, script.delay_ns),
+            membership=script.membership,
         )
         self.judge.sheds = SHED in script.rare
         observer = self.judge.checks[-1]
         assert isinstance(observer, Observer)
         self.observer = observer
         self.observer.flying = self._flying
+        self.sightings = next((check for check in self.judge.checks if isinstance(check, Sightings)), None)
         self.tracer = Tracer() if trace else None
         self.on_ready: Callable[[Host, Ready], None] | None = None
         self.on_event: Callable[[], None] | None = None
@@ -149,6 +154,7 @@ class Stage:
     def _crash(self, host: Host, action: Crash) -> None:  # noqa: ARG002
         assert host.life is not None
         self._pending_actions -= len(host.postponed)
+        host.next_start = None
         for parcel in host.crash():
             self.network.drop(parcel)
         self.judge.end(host.life)
@@ -161,7 +167,7 @@ class Stage:
         try:
             ready = method(*args, now_ns=local_ns, **options)
         except Exception as error:
-            if isinstance(error, LocalProtocolError) and cause in _ASKED_FOR:
+            if isinstance(error, LocalProtocolError) and cause in _ASKED_FOR and not self.script.membership:
                 raise
             self._blame(host, cause, error)
             return
@@ -227,7 +233,12 @@ class Stage:
             return
         self._log.append(self.now_ns)
         self._log.append(host.node << 3 | _TICK)
-        self._call(host, "tick", member.tick)
+        self._tick(host)
+
+    def _tick(self, host: Host) -> None:
+        """Let the time that a member asked for come."""
+        assert host.member is not None
+        self._call(host, "tick", host.member.tick)
 
     def _lateness(self, host: Host) -> int:
         host.ticks += 1
@@ -279,12 +290,26 @@ class Stage:
         life = host.life
         assert life is not None
         self.judge.step(life, cause, said, ready, outgoing, local_ns, self.now_ns, before)
+        events = ready.events if self.script.membership else None
+        if events:
+            self._take_state(host, ready)
         if ready.deliveries:
             self._deliver(host, ready)
         if self.on_ready is not None:
             self.on_ready(host, ready)
         if ready.deadline_ns != host.due_ns or host.next_wake_ns is None:
             self._arm(host, ready.deadline_ns)
+        if events:
+            self._react(host, ready)
+
+    def _note_late(self, at_ns: int) -> None:
+        """Take note of when something arrives that is late."""
+
+    def _take_state(self, host: Host, ready: Ready) -> None:
+        """Let the application have what it is told before it is handed anything."""
+
+    def _react(self, host: Host, ready: Ready) -> None:
+        """Do what the shell of a member does about events."""
 
     def _remember(self, datagram: bytes) -> Datagram:
         """Decode what goes out; the same acks and tails go out again and again."""
@@ -298,7 +323,11 @@ class Stage:
         network.transmits += 1
         self._log.append(now_ns)
         self._log.append(crc32(datagram, host.node << 3 | _SEND))
-        targets = self.hosts.values() if to is None else (self._by_node[to.node],)
+        if to is None or to == WORLD:
+            targets: Iterable[Host] = self.hosts.values()
+        else:
+            # Who answers a forged datagram speaks to a node that is nowhere.
+            targets = (self._by_node[to.node],) if not self.script.membership or to.node in self._by_node else ()
         if network.calm(now_ns) and self.tracer is None:
             for target in targets:
                 if target is not host:
@@ -313,6 +342,8 @@ class Stage:
                 if reason or self.tracer is not None:
                     self._note_fate(host, crossing, out, len(parcels), reason)
                 for delay_ns, parcel in parcels:
+                    if reason and delay_ns > network.delay_ns:
+                        self._note_late(now_ns + delay_ns)
                     said = out if parcel[0] is datagram else decoded(parcel[0])
                     self._serial += 1
                     heappush(heap, (now_ns + delay_ns, self._serial, self._arrive, (target, parcel, said)))
@@ -321,6 +352,8 @@ class Stage:
         """Tell who looks on what became of a crossing."""
         if reason and not copies:
             self.observer.lost(crossing, label_of(out, self._name))
+            if self.sightings is not None:
+                self.sightings.lost(crossing, label_of(out, self._name))
         if self.tracer is not None and host.life is not None:
             self.tracer.transmit(self.now_ns, host.life, crossing, copies, reason)
 
@@ -332,6 +365,8 @@ class Stage:
             self._log.append(delivery.first)
             self._log.append(crc32(payload, delivery.origin.node << 3 | _DELIVER))
             messages += delivery.message_count
+            if self.script.membership:
+                host.application.take(delivery)
             if self.keep:
                 host.received.setdefault(self._name(delivery.origin), []).extend(delivery.messages())
         self.simulated_messages += messages

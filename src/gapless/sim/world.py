@@ -17,11 +17,11 @@ from heapq import heappop
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.rare import never
 from gapless.identity import Marks, View, group_id
-from gapless.sim.faults import NEVER_NS, Clock
+from gapless.sim.faults import NEVER_NS
 from gapless.sim.hosts import Host
 from gapless.sim.liveness import patience_ns
+from gapless.sim.lives import Lives
 from gapless.sim.naming import life_address, node_number
 from gapless.sim.script import (
     ZERO,
@@ -30,6 +30,7 @@ from gapless.sim.script import (
     Crash,
     Install,
     Learn,
+    Leave,
     Mark,
     Note,
     Pause,
@@ -40,12 +41,9 @@ from gapless.sim.script import (
     Start,
     Tune,
 )
-from gapless.sim.seeds import split
-from gapless.sim.stage import Stage
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
-    from gapless.core.rare import Rarely
     from gapless.identity import Address, Digest
     from gapless.sim.script import Action
 
@@ -55,10 +53,11 @@ GROUP = group_id("gapless.sim")
 _SETTLE_EVERY = 16
 _MOST_EVENTS = 300_000
 _MOST_AT_ONCE = 20_000
+_MOMENT_NS = 100_000
 _RARELY = 0.25
 
 
-class World(Stage):
+class World(Lives):
     """One simulated group. Make it, then :meth:`run` it, or drive it with :meth:`act` and :meth:`run_until`."""
 
     # Time
@@ -76,12 +75,14 @@ class World(Stage):
                 break
             _, _, handler, args = heappop(heap)
             self.events += 1
-            if at_ns != self.now_ns:
-                self.now_ns, self._at_once = at_ns, 0
+            self.now_ns = at_ns
+            if at_ns > self._moment_ns:
+                self._moment_ns, self._at_once = at_ns + _MOMENT_NS, 0
             else:
                 self._at_once += 1
                 if self._at_once > _MOST_AT_ONCE:
                     self._stop_spinning()
+                    return
             handler(*args)
             if self.on_event is not None:
                 self.on_event()
@@ -89,7 +90,7 @@ class World(Stage):
     def _stop_spinning(self) -> None:
         """Report a group that keeps itself busy without letting time pass, and end the run."""
         self.judge.t_ns, self.judge.life = self.now_ns, None
-        self.judge.report("S16", f"more than {_MOST_AT_ONCE} events happen at one time")
+        self.judge.report("S16", f"more than {_MOST_AT_ONCE} events happen in {_MOMENT_NS // 1000} us")
         self._heap.clear()
         self._pending_actions = 0
 
@@ -100,6 +101,8 @@ class World(Stage):
 
     def run(self) -> None:
         """Run the script to its end: the faults, the calm, the settling, the silence."""
+        if self.script.membership:
+            self._judge_gently()
         self.run_until(self.script.calm_ns - 1)
         self._allow_for_backlog()
         self.settle()
@@ -119,6 +122,8 @@ class World(Stage):
         """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
         self._run(give_up_ns, self.events + _MOST_EVENTS, to_settle=True)
+        if self.script.membership and not self._heap:
+            self.now_ns = max(self.now_ns, self.judge.last_fault_ns)  # everybody is gone: nothing happens any more
         self.judge.settled = self.is_settled()
         return self.judge.settled
 
@@ -134,18 +139,29 @@ class World(Stage):
         pieces = sum(2 + len(payload) // room_bytes for payload in waiting)
         pieces += sum(host.member.waiting for host in self._alive() if host.member is not None)
         each_ns = self.judge.bounds_ns[1] + patience_ns(self.config)
-        return max(self.now_ns, self.script.calm_ns, last_ns) + (3 + pieces) * each_ns
+        group_ns = 2 * self.judge.group_bound_ns
+        last_ns = max(last_ns, self.judge.last_fault_ns)
+        return max(self.now_ns, last_ns) + group_ns + (3 + pieces) * each_ns
 
     def is_settled(self) -> bool:
         """Return whether nothing is under way that somebody still needs."""
         if self._pending_actions:
             return False
+        if self.script.membership:
+            self._look_for_group()
+            if self.judge.gathered_ns is None or not self._has_all_states() or not self._is_confirmed():
+                return False
         return all(host.is_quiet(self._by_node) for host in self._alive())
 
     def rest(self) -> None:
         """Watch the settled group for a while: it must be silent."""
         self.judge.resting = True
-        self.run_until(self.now_ns + 3 * max(self.config.xmit_interval_ns, self.config.tail_delay_ns))
+        config = self.config
+        rest_ns = 3 * max(config.xmit_interval_ns, config.tail_delay_ns)
+        if self.script.membership:
+            rest_ns = max(rest_ns, 3 * config.heartbeat_interval_ns, 3 * config.merge_interval_ns)
+        self.judge.rested_ns = rest_ns
+        self.run_until(self.now_ns + rest_ns)
         self.judge.resting = False
 
     def close(self) -> None:
@@ -183,10 +199,10 @@ class World(Stage):
             self._start(action)
             return
         if isinstance(action, Mark):
-            self.observer.mark(action)
+            self._mark(action)
             return
         host = self.hosts.get(action.who.rstrip("'"))
-        if host is None or host.member is None or host.life_name != action.who:
+        if host is None or host.member is None or not (self.script.membership or host.life_name == action.who):
             return
         too_early = isinstance(action, Send) and host.member.view is None
         if too_early or (host.paused and not isinstance(action, (Resume, Crash))):
@@ -199,26 +215,6 @@ class World(Stage):
         actions, host.postponed = host.postponed, []
         for action in actions:
             self._act(action)
-
-    def _start(self, action: Start) -> None:
-        node = action.who.rstrip("'")
-        host = self.hosts.get(node)
-        if host is None:
-            host = self.hosts[node] = Host(node, self.script.clocks.get(node, Clock()))
-            self._by_node[host.node] = host
-        rarely = self._rarely(action.who) if self.script.rare else never
-        member = host.start(action.who, GROUP, self.config, self.script.seed, tracing=True, rarely=rarely)
-        host.life = self.judge.begin(host.address, host.life_name, member)
-        self.observer.started(host.life)
-
-    def _rarely(self, who: str) -> Rarely:
-        """Return the switch of the rare branches of one life: those that are on fire one time in four."""
-        on, draw = frozenset(self.script.rare), split(self.script.seed, f"rare {who}").random
-
-        def rarely(name: str) -> bool:
-            return name in on and self.now_ns < self.script.calm_ns and draw() < _RARELY
-
-        return rarely
 
     def _install(self, host: Host, action: Install) -> None:
         members = tuple(life_address(name) for name in action.members)
@@ -258,6 +254,8 @@ class World(Stage):
     def _send(self, host: Host, action: Send) -> None:
         member = host.member
         assert member is not None
+        if host.life is not None and host.life.leaving_ns is not None:
+            return  # the application has said its farewell
         to = None
         if action.to:
             to = self._peer(host, action.to)
@@ -320,6 +318,7 @@ class World(Stage):
 
 _ACTIONS: dict[type, Any] = {
     Install: World._install,
+    Leave: World._leave,
     Note: World._note,
     Learn: World._learn,
     Send: World._send,
