@@ -203,17 +203,6 @@ class Member(Streams):
         self._deliver_stalled(context)
         return self._finish(())
 
-    def _deliver_stalled(self, context: Context) -> None:
-        """Deliver from the streams that wait for room, as far as there is some."""
-        for key in list(self._stalled):
-            if self._credit.limit() == 0:
-                break
-            stream = self._stalled.pop(key)
-            if stream is None:
-                self._deliver_own(context)
-            else:
-                self._settle(stream, context)
-
     def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
         """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""
         self._begin(now_ns)

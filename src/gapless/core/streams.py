@@ -251,6 +251,17 @@ class Streams:
             stream.taken = stream.taken_bytes = 0
             self._count(taken, taken_bytes, context)
 
+    def _deliver_stalled(self, context: Context) -> None:
+        """Deliver from the streams that wait for room, as far as there is some."""
+        for key in list(self._stalled):
+            if self._credit.limit() == 0:
+                break
+            stream = self._stalled.pop(key)
+            if stream is None:
+                self._deliver_own(context)
+            else:
+                self._settle(stream, context)
+
     def _count(self, messages: int, size_bytes: int, context: Context) -> None:
         """Vote at once when much was delivered since the last vote."""
         if not messages or self.stability is None:
@@ -288,11 +299,10 @@ class Streams:
     def _own_limit(self, window: Window) -> int | None:
         """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
         limit = self._credit.limit()
-        if limit == 0:
-            seqno = window.delivered + 1
-            (run,) = window.get(seqno, seqno)
-            return 1 if run.flags & NOT_BACK else 0
-        return limit
+        if limit is None:
+            return None
+        run = window.next_run()
+        return run.last - window.delivered if run.flags & NOT_BACK else limit
 
     def _hand_out_own(self, run: Run, outbound: Outbound, pieces: Pieces, context: Context) -> None:
         if run.flags & NOT_BACK:

@@ -1,0 +1,173 @@
+"""Planted bugs in what makes views: joining, coordinating, signs of life, merging, kept places, the state."""
+
+from __future__ import annotations
+
+from gapless.sim.bugs import Mutant
+
+MEMBERSHIP = (
+    # Views
+    Mutant(
+        "number used twice",
+        "a coordinator does not raise the number with every view that it makes",
+        "gapless.core.coordinator:Coordinator.next_number",
+        "max(self._highest, self._m.number, *others) + 1",
+        "max(self._m.number, *others) + 1",
+        membership=True,
+    ),
+    Mutant(
+        "view for others",
+        "a roster that does not name this member is accepted as any other",
+        "gapless.core.membership:Membership._on_roster",
+        "if not named:",
+        "if not named and self.roster is None:",
+        membership=True,
+    ),
+    Mutant(
+        "view again",
+        "a view with the number of the present one is installed once more",
+        "gapless.core.membership:Membership._on_roster",
+        "elif roster.id.number > self.number:",
+        "elif roster.id.number >= self.number:",
+        membership=True,
+    ),
+    Mutant(
+        "view told once",
+        "who has not confirmed the view is not sent it again",
+        "gapless.core.coordinator:Coordinator._resend",
+        "            for member in sorted(self.unconfirmed):\n                m.rosters.send(member, m.roster, context)\n",
+        "            pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "old life stays",
+        "a new life joins beside the old one of its node",
+        "gapless.core.coordinator:Coordinator._staying",
+        "return [p for p in m.roster.places if p.address not in gone and p.address.node not in nodes]",
+        "return [p for p in m.roster.places if p.address not in gone and (nodes or True)]",
+        membership=True,
+    ),
+    Mutant(
+        "joiners for show",
+        "a joiner that has confirmed its view is not told to the others",
+        "gapless.core.coordinator:Coordinator._commit",
+        "            m.rosters.tell(made, m.roster, context)\n",
+        "            pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "no takeover",
+        "who is believed dead still counts as the acting coordinator",
+        "gapless.core.membership:Membership.acting",
+        "gone = self.liveness.dead, self.leaving, self.moved",
+        "gone = self.leaving, self.moved",
+        membership=True,
+    ),
+    # Leaving
+    Mutant(
+        "leaves in a hurry",
+        "a member asks to leave before everybody has what it sent",
+        "gapless.core.participant:Participant._finish",
+        "membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me",
+        "membership.phase == LEAVING and not membership.asks_to_leave",
+        membership=True,
+    ),
+    # Signs of life
+    Mutant(
+        "no heartbeat",
+        "a member that has nothing to send shows nobody that it lives",
+        "gapless.core.liveness:Liveness.beat",
+        "                self._show(watcher, context)\n",
+        "                pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "never dead",
+        "one that was asked and does not answer is not believed dead",
+        "gapless.core.liveness:Liveness.beat",
+        "            self.dead.add(member)\n",
+        "            pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "dead at once",
+        "one that was silent is believed dead without being asked",
+        "gapless.core.liveness:Liveness.ask",
+        "                self._asked[member] = context.now_ns\n",
+        "                self._asked[member] = context.now_ns - self.config.verify_timeout_ns\n",
+        membership=True,
+    ),
+    Mutant(
+        "dead is dead",
+        "one that answers after all stays believed dead",
+        "gapless.core.liveness:Liveness.heard",
+        "            self.dead.discard(member)\n",
+        "            pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "nobody speaks",
+        "a member that believes another dead keeps it to itself",
+        "gapless.core.membership:Membership.complain",
+        "            context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))\n",
+        "            pass\n",
+        membership=True,
+    ),
+    Mutant(
+        "zombie",
+        "a member that the group has gone on without is not told so",
+        "gapless.core.membership:Membership._on_alive",
+        "        if frame.answer or (frame.you and sender not in self.members):\n",
+        "        if sender in self.members and frame.answer:\n",
+        membership=True,
+    ),
+    # Merging
+    Mutant(
+        "merge below",
+        "the number of a merged view is not higher than those of the others",
+        "gapless.core.merging:Merging._conclude",
+        "number = m.coordinator.next_number(*(roster.id.number for roster in rosters))",
+        "number = m.coordinator.next_number()",
+        membership=True,
+    ),
+    Mutant(
+        "merge without me",
+        "nobody shows itself to other coordinators",
+        "gapless.core.merging:Merging.fire",
+        "        context.transmit(WORLD, Beacon(m.me, m.roster.id, tuple(sorted(self._foreign)[:_MOST_HEARD])))\n",
+        "",
+        membership=True,
+    ),
+    Mutant(
+        "held for ever",
+        "a coordinator that has agreed to a merge makes no view until one comes",
+        "gapless.core.merging:Merging.holds",
+        "return now_ns < self._held_until_ns or self._answer_ns is not None",
+        "return self._held_until_ns > 0 or self._answer_ns is not None",
+        membership=True,
+    ),
+    # Kept places and the state
+    Mutant(
+        "place given away",
+        "the place of a durable member that is away is not kept",
+        "gapless.core.coordinator:Coordinator._away",
+        'if self.config.row.release != "acks":',
+        'if self.config.row.release != "nothing":',
+        membership=True,
+    ),
+    Mutant(
+        "stranger in its own place",
+        "a durable member that comes back starts like any other",
+        "gapless.core.participant:Participant._back",
+        "if before is None:",
+        "if before is not None:",
+        membership=True,
+    ),
+    Mutant(
+        "kept for ever",
+        "the place of a durable member is kept beyond its time",
+        "gapless.core.coordinator:Coordinator._away",
+        "limit_ns = now_ns - self.config.hold_timeout_ns",
+        "limit_ns = -self.config.hold_timeout_ns",
+        membership=True,
+    ),
+)
