@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gapless.core import coordinator, membership, rosters
@@ -85,7 +87,7 @@ def test_joins_and_leaves_and_deaths_of_one_moment_are_few_views() -> None:
     world.crash("d")
     world.settle()
     assert members(world, "a") == ["a", "e", "f", "g", "h", "i", "j"]
-    # One for the joins and leaves (the leaves do not wait for joiners that answer late: at most two), one for the death.
+    # One for joins and leaves (leaves do not wait for joiners that answer late: at most two), one for the death.
     assert len(world.hosts["a"].views) - before <= 3
 
 
@@ -99,6 +101,21 @@ def test_a_join_of_one_that_is_in_already_gets_the_view_again_and_makes_none() -
     world.run(1)
     assert len(world.hosts["a"].views) == views
     assert frames_of(world, NewView, "a", since_ns=world.now_ns - S)
+
+
+@pytest.mark.behaviour("G-08")
+def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled() -> None:
+    """Its coordinator dies between the word to the joiner and the word to the others."""
+    world = gathered(3, Gathering(4, **FAST))
+    world.join("d")
+    world.wait(lambda: bool(world.hosts["d"].views))
+    world.crash("a")
+    assert "d" not in members(world, "b")
+    since_ns = world.now_ns
+    assert world.settle() < 3
+    assert frames_of(world, Join, "d", since_ns=since_ns)
+    assert world["d"].me.incarnation == 1
+    assert members(world, "d") == ["b", "c", "d"]
 
 
 @pytest.mark.behaviour("G-01")
@@ -256,7 +273,7 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
     for point in range(points + 1):
         world = gathered(3, Clock(4))
         assert isinstance(world, Clock)
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.join("d")
         world.run(0.6)
         worst = max(worst, world.settle(10))
@@ -272,7 +289,7 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
         world = Clock(3)
         world.join("a")
         world.settle()
-        world.before(point, lambda world=world: world.crash("a"))
+        world.before(point, partial(world.crash, "a"))
         world.join("b", "c")
         world.run(0.5)
         if world.hosts["a"].member is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gapless.core.ready import Expelled, Left, Lost, Stalled, Suspected
 from gapless.errors import LocalProtocolError
+from gapless.identity import Address
 from gapless.wire.frames import Data, Leave
 from tests.core.gathering import Gathering, S
 from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, lossy, members
@@ -143,14 +146,14 @@ def test_nothing_goes_to_one_that_has_left() -> None:
     world.leave("c")
     world.wait(lambda: world.hosts["c"].member is None)
     world.settle()
-    seen = []
+    seen: list[Address | None] = []
     work = world._work
 
     def watch(name: str, ready: object) -> None:
         seen.extend(to for to, _ in ready.transmits)  # type: ignore[attr-defined]
         work(name, ready)  # type: ignore[arg-type]
 
-    world._work = watch  # type: ignore[method-assign,assignment]
+    world._work = watch  # type: ignore[method-assign]
     world.send("a", *[b"%d" % number for number in range(20)])
     world.run(5)
     assert seen
@@ -189,7 +192,7 @@ def test_a_death_at_any_step_of_a_leave_leaves_one_view_of_the_living(leaves: st
     points = world.arrived
     for point in range(points + 1):
         world = begin()
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.leave(leaves)
         world.run(2.1)  # the leave itself ends within its timeout
         assert world.hosts[leaves].member is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,7 +16,7 @@ from gapless.core.rosters import Rosters
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, Roster, View, ViewId
 from gapless.wire import decode
-from gapless.wire.frames import Alive, AskView, NewView
+from gapless.wire.frames import Alive, AskView, Data, NewView
 from tests.core.gathering import GROUP, MS, Gathering
 from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, members, say
 
@@ -52,7 +53,7 @@ def test_what_follows_the_gap_of_a_departed_member_is_counted_as_discarded() -> 
     world = gathered(3)
     lost = {b"2"}
     world.drop = lambda source, target, frame: (
-        source == "c" and target == "a" and hasattr(frame, "run") and not lost.isdisjoint(frame.run.messages())
+        source == "c" and target == "a" and isinstance(frame, Data) and not lost.isdisjoint(frame.run.messages())
     )
     for message in (b"1", b"2", b"3", b"4"):
         world.send("c", message)
@@ -310,7 +311,7 @@ def test_a_death_at_any_step_of_a_takeover_leaves_one_view_of_the_living(dies: s
     second = "b" if dies == "a" else "c"
     for point in range(points + 1):
         world = begin()
-        world.before(point, lambda world=world: world.crash(second))
+        world.before(point, partial(world.crash, second))
         world.run(0.6)
         if world.hosts[second].member is not None:
             continue

@@ -55,7 +55,7 @@ def _number(part: str, text: str) -> int:
     whole = part.isascii() and part.isdigit() and len(part) <= len(str(MOST_MEMBERS))
     if not whole or not 2 <= int(part) <= MOST_MEMBERS:
         raise click.UsageError(
-            f"--members: {part!r} in {text[:80]!r} is not a number of members from 2 to {MOST_MEMBERS}; "
+            f"--members: {part[:80]!r} in {text[:80]!r} is not a number of members from 2 to {MOST_MEMBERS}; "
             "a list is 2,10,50"
         )
     return int(part)
@@ -191,6 +191,8 @@ def _scale(wish: Wish) -> int:
     _refuse(wish, "joins")
     sizes = list(MEMBERS) if wish.members is None else sizes_of(wish.members)
     messages = wish.messages or 100
+    if wish.plot is not None and not wish.plot.parent.is_dir():
+        raise click.UsageError(f"--plot: there is no folder {str(wish.plot.parent)!r}; make it first")
     began_s = perf_counter()
     with progress_bar("sizes", len(sizes), quiet=wish.as_json) as done:
         found = scale(sizes, messages=messages, seed=wish.seed, workers=wish.workers, progress=done)
@@ -310,9 +312,7 @@ def _print_scale(found: Sequence[Size], report: dict[str, Any]) -> None:
     screen.print(_cost_table(found))
     screen.print("per send: frames; beats: of one idle member; join, form: frames when one joins, when all do")
     screen.print(_time_table(found))
-    screen.print(
-        "all: until a joiner knows every stream; crash, first: until a view without a member, or the first one"
-    )
+    screen.print("all: until a joiner knows every stream; first: a crash of the coordinator; cpu: real time")
     screen.print(
         f"{report['lost']} lost, {report['delivered_before_view']} from before the view, "
         f"{len(report['problems'])} problems; {report['wall_seconds']:.1f} s of real time"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.coordinator import Coordinator
+from gapless.core.coordinator import MOST_NUMBER, Coordinator
 from gapless.core.merging import Merging
 from gapless.core.ready import WORLD, Expelled, Left
 from gapless.core.rosters import Rosters
@@ -186,6 +186,13 @@ class Membership:
             context.transmit(self.acting, Join(frame.place))
 
     def _on_new_view(self, frame: NewView, context: Context) -> None:
+        """Take a part of a roster in: from the one that made the view, or from a member that hands it on."""
+        if frame.origin != frame.view.coordinator and frame.origin not in self.members:
+            context.drop("stranger", peer=frame.origin)
+            return
+        if frame.view.number > MOST_NUMBER:
+            context.drop("view", peer=frame.origin)
+            return
         roster = self.rosters.take(frame, context)
         if roster is not None:
             self._on_roster(roster, frame.origin, context)

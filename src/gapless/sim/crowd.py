@@ -64,6 +64,7 @@ class Node:
         self.address = address
         self.member: Participant | None = None
         self.view: View | None = None
+        self.members: frozenset[Address] = frozenset()
         self.heard: dict[Address, Heard] = {}
         self.started: set[Address] = set()
         self.sent = 0
@@ -115,7 +116,7 @@ class Crowd:
         self.events = 0
         self.problems: list[str] = []
         self.installed: dict[ViewId, tuple[int, int, int]] = {}
-        self._lists: dict[ViewId, tuple[Address, ...]] = {}
+        self._views: dict[ViewId, tuple[View, frozenset[Address]]] = {}
         self._seed = seed
         self._rng = split(seed, "crowd")
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -311,11 +312,14 @@ class Crowd:
             self._in_view[before.id] -= 1
             if view.id.number <= before.id.number:
                 self._problem(f"{node.address}: view {view.id.number} came after view {before.id.number}")
-        if self._lists.setdefault(view.id, view.members) != view.members:
+        known = self._views.get(view.id)
+        if known is None:
+            known = self._views[view.id] = view, frozenset(view.members)
+        if known[0] != view:
             self._problem(f"{node.address}: view {view.id} has another list of members than at others")
+        node.view, node.members = known
         if node.address not in view.members:
             self._problem(f"{node.address}: installed view {view.id} without being in it")
-        node.view = view
         self._in_view[view.id] += 1
         if self.newest is None or view.id.number >= self.newest.id.number:
             self.newest = view
@@ -330,7 +334,7 @@ class Crowd:
             return
         messages = delivery.messages()
         self.delivered += len(messages)
-        if node.view is None or origin not in node.view.members:
+        if origin not in node.members:
             self._problem(f"{node.address}: message {delivery.first} of {origin}, which is not in its view")
         heard = node.heard.get(origin)
         if heard is None:

@@ -135,9 +135,9 @@ class _Trial:
         setting, row, crowd = self.setting, self.row, self.crowd
         self._form()
         assert self.sender is not None
-        crowd.run(3 * NS_PER_S)
+        crowd.run(NS_PER_S)
         self.sender.pause_ns(crowd.now_ns)  # from here on the sender is at its speed
-        crowd.run(5 * NS_PER_S)
+        crowd.run(3 * NS_PER_S)
         row.baseline_ns = self.sender.pause_ns(crowd.now_ns)
         for number in range(setting.joins):
             self._join(setting.members + 1 + number)
