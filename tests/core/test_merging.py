@@ -241,8 +241,9 @@ def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
     world.heal()
     world.drop = lambda source, target, _: target == deaf and (source in "cd") == (deaf in "ab")
-    views = len(world.hosts["a"].views) + len(world.hosts["c"].views)
+    views, since_ns = len(world.hosts["a"].views) + len(world.hosts["c"].views), world.now_ns
     world.run(5)
+    assert not frames_of(world, MergeAsk, since_ns=since_ns)
     assert len(world.hosts["a"].views) + len(world.hosts["c"].views) - views < 10
     world.join("e")
     world.run(3)
