@@ -211,7 +211,7 @@ class Membership:
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
             if self.acts and roster.id != self.roster.id:
-                self.coordinator.absorb(roster, context)
+                self.coordinator.absorb(roster, sender, context)
 
     def accept(self, roster: Roster, context: Context) -> None:
         """Let the next tick install ``roster``."""
