@@ -151,15 +151,17 @@ class Coordinator:
             self._forced = True
             self.plan(context)
 
-    def absorb(self, roster: Roster, context: Context) -> None:
-        """Take the members of another roster, whose number is not lower, into the next view."""
+    def absorb(self, roster: Roster, sender: Address, context: Context) -> None:
+        """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
         m = self._m
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
             address = place.address
-            if address not in m.members and address not in gone and address.node != m.me.node and not self._note(place):
-                self._met[address] = context.now_ns
+            if address not in m.members and address not in gone and address.node != m.me.node:
+                refused = self._note(place)
+                if address == sender and not refused:
+                    self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 

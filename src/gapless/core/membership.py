@@ -223,7 +223,7 @@ class Membership:
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
             if self.acts and roster.id != self.roster.id:
-                self.coordinator.absorb(roster, context)
+                self.coordinator.absorb(roster, sender, context)
 
     def _follows(self, roster: Roster, sender: Address) -> bool:
         """Return whether this member goes where ``roster`` says.
