@@ -527,6 +527,28 @@ def test_a_state_that_was_taken_for_another_is_not_given_to_one_that_needs_a_lat
     assert "state.again" not in company["d"].counters
 
 
+def test_two_that_came_one_after_the_other_share_a_state_only_if_it_covers_both() -> None:
+    company = Company("ab", padding=noise(1000))
+    company.lose(Data, by="b", to="a")
+    company.lose(StatePull, by="c")
+    silent = company.lose(StateAsk)
+    company.enter("c", lag_ns=0)
+    company.run_for(20 * MS)
+    company.send("b", b"b1", b"b2")
+    company.run_for(20 * MS)
+    company.enter("d", lag_ns=0)
+    company.run_for(20 * MS)
+    company.tampers.remove(silent)
+    assert company.run_for(SECOND, lambda: bool(company.frames(StatePull, by="c"))), "c needs nothing of b"
+    company.run_for(2 * SECOND)
+    assert "state.again" not in company["d"].counters
+    assert not company.has_state("d")
+    company.tampers.clear()
+    company.until_state("c", "d")
+    company.run_for(SECOND)
+    company.same("a", "b", "c", "d", origins="b")
+
+
 def test_a_question_about_many_streams_fits_its_frames() -> None:
     names = "".join(chr(ord("a") + number) for number in range(26))
     company = Company(names, max_frame_bytes="256B")
