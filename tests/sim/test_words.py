@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from gapless.core.rare import RARE
 from gapless.modes import Mode
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.sim.letters import ScenarioError, show_bytes, show_time
 from gapless.sim.naming import KINDS, FrameName
 from gapless.sim.script import (
     ZERO,
@@ -29,7 +30,7 @@ from gapless.sim.script import (
     opening,
     payload,
 )
-from gapless.sim.words import ScenarioError, read_script, show_bytes, show_script, show_time
+from gapless.sim.words import read_script, show_script
 
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
 lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))

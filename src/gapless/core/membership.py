@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.coordinator import Coordinator
+from gapless.core.coordinator import MOST_NUMBER, Coordinator
 from gapless.core.merging import Merging
 from gapless.core.ready import WORLD, Expelled, Left
 from gapless.core.rosters import Rosters
@@ -186,6 +186,13 @@ class Membership:
             context.transmit(self.acting, Join(frame.place))
 
     def _on_new_view(self, frame: NewView, context: Context) -> None:
+        """Take a part of a roster in: from the one that made the view, or from a member that hands it on."""
+        if frame.origin != frame.view.coordinator and frame.origin not in self.members:
+            context.drop("stranger", peer=frame.origin)
+            return
+        if frame.view.number > MOST_NUMBER:
+            context.drop("view", peer=frame.origin)
+            return
         roster = self.rosters.take(frame, context)
         if roster is not None:
             self._on_roster(roster, frame.origin, context)
@@ -272,10 +279,19 @@ class Membership:
 
     def _on_leave(self, frame: Leave, context: Context) -> None:
         if frame.origin in self.members:
-            self.leaving.add(frame.origin)
+            self._note_leaving(frame.origin, context)
             self.coordinator.plan(context)
         else:
             self.show(frame.origin, context)
+
+    def _note_leaving(self, member: Address, context: Context) -> None:
+        """Take note of one that leaves; if this one leaves too, neither waits for the other."""
+        acting, known = self.acting, member in self.leaving
+        self.leaving.add(member)
+        if self.asks_to_leave and not known:
+            context.transmit(member, Leave(self.me))
+            if self.acting != acting:
+                self.ask_to_leave(context)
 
     def _on_beacon(self, frame: Beacon, context: Context) -> None:
         if self.roster is None:
@@ -367,6 +383,7 @@ class Membership:
         self.leaving.add(self.me)
         acting = self.acting
         if acting is None:
+            context.transmit(None, Leave(self.me))  # the others that leave too have one less to wait for
             self.over(Left(True), context)
             return
         context.transmit(acting, Leave(self.me))

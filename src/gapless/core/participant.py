@@ -254,6 +254,7 @@ class Participant(Stateful):
 
 Participant.timed = {
     **Stateful.timed,
+    timers.PIN: Participant._name_pinners,
     timers.BEAT: Participant._beat,
     timers.COORDINATE: lambda member, context: member.membership.fire(context),
     timers.VIEW: lambda member, context: None,  # noqa: ARG005 - a tick installs the view before any timer fires

@@ -299,11 +299,10 @@ class Streams:
     def _own_limit(self, window: Window) -> int | None:
         """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
         limit = self._credit.limit()
-        if limit == 0:
-            seqno = window.delivered + 1
-            (run,) = window.get(seqno, seqno)
-            return 1 if run.flags & NOT_BACK else 0
-        return limit
+        if limit is None:
+            return None
+        run = window.next_run()
+        return run.last - window.delivered if run.flags & NOT_BACK else limit
 
     def _hand_out_own(self, run: Run, outbound: Outbound, pieces: Pieces, context: Context) -> None:
         if run.flags & NOT_BACK:
