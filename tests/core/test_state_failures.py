@@ -268,3 +268,16 @@ def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -
     company.run_for(SECOND)
     company.same("a", "b", "c", origins="a")
     assert company["c"]._credit.outstanding == 0
+
+
+def test_one_that_lives_and_does_not_come_on_is_left_for_another() -> None:
+    company = Company("ab", padding=b"p", state_timeout="1s")
+    company.lose(Data, by="b", to="a")
+    company.send("b", b"b1")
+    company.run_for(50 * MS)
+    start_ns = company.now_ns
+    company.enter("c", lag_ns=0)
+    company.until_state("c", within_ns=10 * SECOND)
+    assert company.apps["c"].received == [StateReceived(address("b"), b"pb1")]
+    assert company.now_ns - start_ns >= 4 * SECOND, "it said that its offer would come"
+    assert "state.failed" not in company["c"].counters
