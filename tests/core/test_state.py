@@ -242,19 +242,24 @@ def test_connections_are_held_and_all_handed_out() -> None:
 
 def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
     company = Company("ab")
+    company.lose(StateAsk)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     company.send("b", b"b-both", mode=Mode.OUT_OF_BAND)
     company.send("b", b"b-alone", mode=Mode.OUT_OF_BAND, to=address("c"))
-    company.run_for(30 * MS)
+    company.run_for(5 * MS)
+    company.send("b", b"b-more", mode=Mode.OUT_OF_BAND)
+    company.run_for(5 * MS)
+    assert company["a"].aside.delivered()[address("b")] == ((1, 3),), "b is done with its second, which was not for a"
     late = company.lose(OutOfBand, to="a")
     company.send("b", b"b-late", mode=Mode.OUT_OF_BAND)
+    company.tampers = [late]
     company.until_state("c")
-    assert company.apps["c"].received[0].state == b"b-both"
+    assert company.apps["c"].received[0].state == b"b-both\0b-more"
     company.tampers.remove(late)
     company.run_for(2 * SECOND)
-    assert sorted(company.apps["c"].log) == [b"b-alone", b"b-both", b"b-late"]
-    assert sorted(company.apps["a"].log) == [b"b-both", b"b-late"]
+    assert sorted(company.apps["c"].log) == [b"b-alone", b"b-both", b"b-late", b"b-more"]
+    assert sorted(company.apps["a"].log) == [b"b-both", b"b-late", b"b-more"]
 
 
 def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_again() -> None:
