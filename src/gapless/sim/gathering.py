@@ -151,7 +151,7 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
         "pin_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
         "on_pin": rng.choice(("warn", "wait", "expel")),
         "state_timeout_ns": rng.choice((100, 300, 1000)) * NS_PER_MS,
-        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 256 << 10)),
+        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 16 << 10)),
         "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
         "loopback": True,
     }
@@ -212,7 +212,7 @@ class _Story:
         if down:
             found += [self._come]
         if down and len(self.up) > 1:
-            found += [self._change_at_once, self._giver_dies]
+            found += [self._change_at_once, self._change_at_once, self._giver_dies, self._giver_dies]
         if self.durable and len(self.up) > 1:
             found += [self._go_and_return, self._go_and_return]
         if self.character != "calm" and self.up:
@@ -298,21 +298,31 @@ class _Story:
         self._work_hard()
         self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
         self._down(name)
-        if self.character == "swarm" and self.up and self.rng.random() < 0.3:
-            self._pause(self.config.leave_timeout_ns + self.notice_ns)  # somebody does not acknowledge in time
+        if self.character == "swarm" and self.up and self.rng.random() < 0.4:
+            self._leave_unheard(name)
         if self.rng.random() < 0.3:
             self._pass(2)
             self.now_ns += self.config.leave_timeout_ns
             self._start(name, self.now_ns)
 
+    def _leave_unheard(self, name: str) -> None:
+        """Nobody answers one that leaves: it is alone, or somebody else does not acknowledge in time."""
+        length_ns = 2 * self.config.leave_timeout_ns + self.notice_ns
+        if self.rng.random() < 0.5:
+            self._pause(length_ns)
+            return
+        self._partition(Partition([name], self.now_ns, self.now_ns + length_ns))
+        self.now_ns += length_ns
+
     def _change_at_once(self) -> None:
-        """Somebody leaves while others that have joined are about to confirm their view."""
-        leaving = self.rng.choice(self.up)
+        """Some leave while others that have joined are about to confirm their view."""
+        leaving = self.rng.sample(self.up[1:] or self.up, min(2, len(self.up[1:] or self.up)))
         for name in [name for name in self.names if name not in self.up][:2]:
             self._start(name, self.now_ns)
-        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
-        self.actions.append(Leave(at_ns, leaving))
-        self._down(leaving)
+        for name in leaving:
+            at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
+            self.actions.append(Leave(at_ns, name))
+            self._down(name)
 
     def _giver_dies(self) -> None:
         """One joins and wants the state; the one that is most likely to give it dies on the way."""
@@ -321,7 +331,7 @@ class _Story:
         self._work_hard()
         self.actions.append(Start(self.now_ns, name, f"name-{name}" if name in self.named else "", True))
         self.up.append(name)
-        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(6 * self.delay_ns, 40 * self.delay_ns)
+        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
         self.actions.append(Crash(at_ns, oldest))
         self._down(oldest)
         self._pass(1)
