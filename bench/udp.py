@@ -73,6 +73,7 @@ class GroupMember:
         assert self.gathered.wait(PATIENCE_S), "the others have not come"
 
     def read(self) -> None:
+        """Count what comes."""
         handle = self.handle
         while handle.wait() or not handle.is_closed:
             count = 0
@@ -86,6 +87,7 @@ class GroupMember:
                 handle.consumed(count)
 
     def run(self, until_s: float) -> None:
+        """Send as fast as possible."""
         messages = [self.payload] * self.batch
         flying = [self.handle.send(messages) for _ in range(IN_FLIGHT)]
         while time.monotonic() < until_s:
@@ -93,6 +95,7 @@ class GroupMember:
             flying.append(self.handle.send(messages))
 
     def counters(self) -> dict[str, int]:
+        """Return what else there is to say."""
         machine = self.handle.ask(lambda member: dict(member.counters)).result(PATIENCE_S)
         return {"repairs": machine.get("sent.repair", 0)}
 
@@ -110,17 +113,20 @@ class RawMember:
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self) -> None:
+        """Count what comes."""
         buffer = bytearray(1 << 16)
         while True:
             self.count += self.socket.recv_into(buffer) // self.message_bytes
 
     def run(self, until_s: float) -> None:
+        """Send as fast as possible."""
         datagram = b"x" * (DATAGRAM_BYTES // self.message_bytes * self.message_bytes)
         while time.monotonic() < until_s:
             for other in self.others:
                 self.socket.sendto(datagram, other)
 
     def counters(self) -> dict[str, int]:
+        """Return what else there is to say."""
         return {"repairs": 0}
 
 
@@ -172,6 +178,7 @@ def group(kind: str, members: int, message_bytes: int, duration_s: float) -> lis
         for at in range(members)
     ]
     try:
+        answers: list[str] = []
         for wanted in ("ready", ""):
             answers = [process.stdout.readline() for process in processes if process.stdout]
             assert all(answers), "a member has ended"

@@ -11,7 +11,7 @@ from gapless.core.ready import Left, Located, Started, ViewInstalled
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, ViewId
 from gapless.wire import encode
-from gapless.wire.frames import Alive, Data, Join, NewView
+from gapless.wire.frames import Alive, Beacon, Data, Join, NewView
 from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
@@ -116,6 +116,26 @@ def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled(
     assert frames_of(world, Join, "d", since_ns=since_ns)
     assert world["d"].me.incarnation == 1
     assert members(world, "d") == ["b", "c", "d"]
+
+
+@pytest.mark.behaviour("G-08")
+def test_one_that_founded_a_group_while_its_view_was_on_the_way_asks_to_be_let_in_there() -> None:
+    """The late view was given up by its maker; to be in it alone is not to be in."""
+    world = gathered(2, Gathering(3, **FAST))
+    world.delay = lambda _, target, frame: 300 * MS if target == "c" and isinstance(frame, NewView) else 0
+    world.drop = lambda source, target, frame: (
+        (target == "c" and isinstance(frame, Alive | Beacon)) or (source == "c" and isinstance(frame, Alive))
+    )
+    world.join("c")
+    world.wait(lambda: len(world.hosts["c"].views) == 2, 2)
+    alone, late = world.hosts["c"].views
+    assert len(alone.members) == 1
+    assert len(late.members) == 3
+    world.run(0.5)
+    assert members(world, "a") == ["a", "b"]
+    world.drop = lambda *_: False
+    assert world.settle() < 2
+    check_views(world)
 
 
 @pytest.mark.behaviour("G-01")

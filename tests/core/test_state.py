@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from gapless.core.blocks import BLOCK_BYTES
 from gapless.core.ready import OUT_OF_BAND, Lost, StateReceived, StateWanted
 from gapless.modes import Mode
+from gapless.run import Run
 from gapless.wire.frames import Ack, Data, Frame, OutOfBand, StateAsk, StateChunk, StateOffer, StatePull
 from tests.core.company import MS, SECOND, Company, address, kinds
 
@@ -83,6 +84,22 @@ def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
     assert max(pull.length for pull in company.frames(StatePull)) <= 32 * 1024
 
 
+def test_a_long_offer_goes_out_bit_by_bit() -> None:
+    company = Company("ab", padding=bytes(200 * BLOCK_BYTES), state_window_bytes="1KiB")
+    company.enter("c")
+    most_bytes, seen = 0, 0
+
+    def look() -> bool:
+        nonlocal most_bytes, seen
+        offers = company.frames(StateOffer, by="a")
+        most_bytes, seen = max(most_bytes, sum(len(offer.body) for offer in offers[seen:])), len(offers)
+        return company.has_state("c")
+
+    assert company.run_for(60 * SECOND, look)
+    assert 1024 <= most_bytes < 1024 + 1400, "at one go, of 3200 bytes of hashes"
+    assert len(company.apps["c"].received[0].state) == 200 * BLOCK_BYTES
+
+
 def test_equal_blocks_are_fetched_once() -> None:
     company = Company("ab", padding=bytes(20 * BLOCK_BYTES))
     company.enter("c")
@@ -142,6 +159,8 @@ def test_the_provider_waits_until_it_has_delivered_what_the_new_member_will_not_
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(address("a"), b"pb1\0b2")]
     assert company.apps["c"].events.count(company.apps["c"].received[0]) == 1
+    assert company["a"].counters["state.wanted"] == 1
+    assert "state.again" not in company["c"].counters
 
 
 def test_a_message_that_the_new_member_gets_the_end_of_is_in_the_state() -> None:
@@ -436,6 +455,15 @@ def test_an_application_that_never_answers_is_not() -> None:
     assert company["a"].state.giver.due_ns is None, "nothing is left of it"
 
 
+def test_an_application_that_never_answers_is_not_waited_for_without_end_by_one_that_has_no_choice() -> None:
+    company = Company("a", state_timeout="1s")
+    company.apps["a"].answers = False
+    company.enter("c")
+    company.until_state("c")
+    assert company.apps["c"].received == [StateReceived(None, b"")]
+    assert company["a"].counters["state.unanswered"] == 2
+
+
 def test_a_block_that_is_spoilt_again_and_again_makes_the_member_turn_to_another() -> None:
     company = Company("ab", padding=noise(1000))
 
@@ -484,6 +512,21 @@ def test_many_that_come_at_once_share_one_state() -> None:
     assert company["a"].state.due_ns is None
 
 
+@pytest.mark.parametrize("profile", ["nakack4", "classic"])
+def test_a_state_that_was_taken_for_another_is_not_given_to_one_that_needs_a_later_one(profile: str) -> None:
+    company = Company("ab", padding=noise(1000), profile=profile)
+    company.lose(StatePull, by="c")
+    company.enter("c", lag_ns=0)
+    assert company.run_for(SECOND, lambda: bool(company.frames(StatePull)))
+    company.send("a", b"a1")
+    company.run_for(100 * MS)
+    company.enter("d", lag_ns=0)
+    company.until_state("d", within_ns=300 * MS)
+    assert company.apps["d"].of("a") == [b"a1"]
+    assert company["a"].counters["state.wanted"] == 2
+    assert "state.again" not in company["d"].counters
+
+
 def test_a_question_about_many_streams_fits_its_frames() -> None:
     names = "".join(chr(ord("a") + number) for number in range(26))
     company = Company(names, max_frame_bytes="256B")
@@ -515,6 +558,7 @@ def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
     assert company["c"].counters["dropped.backlog"], "out-of-band messages come again"
     company.step("a", lambda m: m.provide(1, company.padding, company.now_ns))
     company.until_state("c")
+    assert not company["c"]._stalled, "what had to wait goes on in the same step"
     company.run_for(3 * SECOND)
     assert company["a"].is_quiet
     assert len(company.apps["c"].log) == len(set(company.apps["c"].log)) == 301
@@ -528,6 +572,11 @@ def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -
     company.send("a", *(b"a%d" % number for number in range(40)))
     company.until_state("c")
     assert len(company.apps["c"].log) == 40
+    whole = Run.of(address("a"), 1, [b"a%d" % number for number in range(40)], view=company.number)
+    company.receive("c", "a", Data(whole))
+    window = company["c"].inbound[address("a")].window
+    assert window is not None
+    assert window.delivered == 40, "the application would never report them as consumed"
     company.tampers.remove(late)
     company.run_for(3 * SECOND)
     company.send("a", b"a40", b"a41")

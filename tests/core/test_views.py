@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -17,8 +18,19 @@ from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, Roster, View, ViewId
 from gapless.wire import decode
 from gapless.wire.frames import Alive, AskView, Data, NewView
-from tests.core.gathering import GROUP, MS, Gathering
-from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, members, say
+from tests.core.gathering import GROUP, MS, Gathering, S
+from tests.core.gatherings import (
+    FAST,
+    Clock,
+    check_no_twice,
+    check_views,
+    events,
+    frames_of,
+    gathered,
+    is_roster,
+    members,
+    say,
+)
 
 
 @pytest.mark.behaviour("G-01")
@@ -257,6 +269,38 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
     check_views(world)
     world.run(2)
     assert world.is_one()
+
+
+class Twice(Gathering):
+    """A network in which every third datagram comes again, up to a second later."""
+
+    def _push(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
+        super()._push(at_ns, handler, *args)
+        if handler == self._arrive and self._rng.random() < 0.3:
+            super()._push(at_ns + int(self._rng.random() * S), handler, *args)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
+    """Joins, leaves, views, signs of life and messages of earlier views come again in later ones."""
+    world = gathered(3, Twice(5, seed=seed, **FAST))
+    for number, name in enumerate(("d", "e", "d", "e")):
+        if world.hosts[name].member is None:
+            world.join(name)
+        else:
+            world.leave(name)
+            world.wait(lambda name=name: world.hosts[name].member is None, 5)  # type: ignore[misc]
+        world.send("a", b"%d" % number)
+        world.settle(5)
+    world.crash("a")
+    world.settle(5)
+    world.run(3)
+    assert world.is_one()
+    assert members(world, "b") == ["b", "c"]
+    assert [message for origin, message in world.hosts["b"].got if origin == "a"] == [b"%d" % n for n in range(4)]
+    assert {host.incarnation for host in world.hosts.values()} == {1}
+    check_no_twice(world)
+    check_views(world)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -81,7 +81,7 @@ class Reader:
 
     def until(self, holds: Any, within_s: float) -> bool:
         with self.turn:
-            return self.turn.wait_for(lambda: holds(self), within_s)
+            return bool(self.turn.wait_for(lambda: holds(self), within_s))
 
 
 class Companion:
@@ -141,6 +141,17 @@ class Companion:
                 "transport": type(self.handle.transport).__name__,
                 "machine": self.handle.ask(lambda member: dict(member.counters)).result(5),
             }
+
+    def handed_out(self, count: int) -> dict[str, Any]:
+        """Wait until so many messages wait for the application, and see that it stays so for a moment."""
+        deadline_s = time.monotonic() + 10
+        while (handed_out := self.outstanding()) < count and time.monotonic() < deadline_s:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.5)
+        return {"handed_out": max(handed_out, self.outstanding()), "expelled": self.reader.expelled}
+
+    def outstanding(self) -> int:
+        return self.handle.ask(lambda member: member._credit.outstanding).result(5)
 
     def hold(self) -> None:
         self.reader.free.clear()
