@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gapless.config import UNICASTS
 from gapless.sim.family import rare_branches, spread, with_profile
-from gapless.sim.faults import Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
+from gapless.sim.faults import NEVER_NS, Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
 from gapless.sim.naming import node_name
 from gapless.sim.script import (
     HEAL,
@@ -110,12 +110,29 @@ def draw_membership(
     work = _work(split(seed, "gathering work"), names, messages, story, pace)
     script.actions += spread(seed, work, names, profile, "swarm" if character == "swarm" else "calm")
     _machines(seed, on, names, script)
-    script.actions.sort(key=lambda action: action.at_ns)
+    script.actions = _of_the_started(script.actions)
     faults = _faults(seed, on, story)
     late = _late(split(seed, "gathering late"), on, pace)
     whole = config or with_profile(seed, pace, profile)
     whole = replace(whole, xmit_from_random_member=False) if profile == "nakack" else whole
     return Plan(seed, character, profile, whole, script, faults, late, on)
+
+
+def _of_the_started(actions: list[Action]) -> list[Action]:
+    """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
+    actions = sorted(actions, key=lambda action: action.at_ns)
+    first_ns: dict[str, int] = {}
+    for action in actions:
+        if isinstance(action, Start):
+            first_ns.setdefault(action.who, action.at_ns)
+    left: list[Action] = []
+    for action in actions:
+        start_ns = first_ns.get(action.who, NEVER_NS)
+        if isinstance(action, Mark) or start_ns <= action.at_ns:
+            left.append(action)
+        elif isinstance(action, Read) and start_ns < NEVER_NS:
+            left.append(action._replace(at_ns=start_ns))
+    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
 
 
 def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
