@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
 
-DATAGRAMS_A_TURN = 64
+DATAGRAMS_A_TURN = 128
 """So many datagrams are read, about, before what they lead to is sent."""
 
 TICKS_A_TURN = 16
@@ -130,11 +130,10 @@ class Seat:
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
 
-    def datagrams(self, now_ns: int) -> Iterator[Ready]:
+    def datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""
-        receive = self.participant.receive
-        for datagram in self.transport.receive(DATAGRAMS_A_TURN):
-            yield receive(datagram, now_ns)
+        datagrams = self.transport.receive(DATAGRAMS_A_TURN)
+        return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
 
     def ticks(self, now_ns: int) -> Iterator[Ready]:
         """Tell the machine the time for as long as something is due."""
