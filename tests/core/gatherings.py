@@ -7,7 +7,7 @@ through every point at which a member can die.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gapless.wire import encode
 from gapless.wire.frames import NewView
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, View, ViewId
     from gapless.wire.frames import Frame
 
-FAST = {
+FAST: dict[str, Any] = {
     "heartbeat_interval": "100ms",
     "suspect_after": "500ms",
     "verify_timeout": "100ms",
@@ -120,6 +120,6 @@ def check_no_twice(world: Gathering, names: Iterable[str] | None = None) -> None
         assert len(set(got)) == len(got), f"{name} got something twice"
 
 
-def is_roster(frame: Frame) -> bool:
+def is_roster(frame: object) -> TypeGuard[NewView]:
     """Return whether a frame carries a roster or a part of one."""
     return isinstance(frame, NewView)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gapless.core import coordinator, membership, rosters
@@ -9,7 +11,7 @@ from gapless.core.ready import Left, Located, Started, ViewInstalled
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, ViewId
 from gapless.wire import encode
-from gapless.wire.frames import Alive, Data, Join, NewView
+from gapless.wire.frames import Alive, Beacon, Data, Join, NewView
 from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
@@ -85,7 +87,7 @@ def test_joins_and_leaves_and_deaths_of_one_moment_are_few_views() -> None:
     world.crash("d")
     world.settle()
     assert members(world, "a") == ["a", "e", "f", "g", "h", "i", "j"]
-    # One for the joins and leaves (the leaves do not wait for joiners that answer late: at most two), one for the death.
+    # One for joins and leaves (leaves do not wait for joiners that answer late: at most two), one for the death.
     assert len(world.hosts["a"].views) - before <= 3
 
 
@@ -99,6 +101,41 @@ def test_a_join_of_one_that_is_in_already_gets_the_view_again_and_makes_none() -
     world.run(1)
     assert len(world.hosts["a"].views) == views
     assert frames_of(world, NewView, "a", since_ns=world.now_ns - S)
+
+
+@pytest.mark.behaviour("G-08")
+def test_a_joiner_whose_view_is_not_told_to_anybody_asks_on_and_is_not_expelled() -> None:
+    """Its coordinator dies between the word to the joiner and the word to the others."""
+    world = gathered(3, Gathering(4, **FAST))
+    world.join("d")
+    world.wait(lambda: bool(world.hosts["d"].views))
+    world.crash("a")
+    assert "d" not in members(world, "b")
+    since_ns = world.now_ns
+    assert world.settle() < 3
+    assert frames_of(world, Join, "d", since_ns=since_ns)
+    assert world["d"].me.incarnation == 1
+    assert members(world, "d") == ["b", "c", "d"]
+
+
+@pytest.mark.behaviour("G-08")
+def test_one_that_founded_a_group_while_its_view_was_on_the_way_asks_to_be_let_in_there() -> None:
+    """The late view was given up by its maker; to be in it alone is not to be in."""
+    world = gathered(2, Gathering(3, **FAST))
+    world.delay = lambda _, target, frame: 300 * MS if target == "c" and isinstance(frame, NewView) else 0
+    world.drop = lambda source, target, frame: (
+        (target == "c" and isinstance(frame, Alive | Beacon)) or (source == "c" and isinstance(frame, Alive))
+    )
+    world.join("c")
+    world.wait(lambda: len(world.hosts["c"].views) == 2, 2)
+    alone, late = world.hosts["c"].views
+    assert len(alone.members) == 1
+    assert len(late.members) == 3
+    world.run(0.5)
+    assert members(world, "a") == ["a", "b"]
+    world.drop = lambda *_: False
+    assert world.settle() < 2
+    check_views(world)
 
 
 @pytest.mark.behaviour("G-01")
@@ -256,7 +293,7 @@ def test_a_death_at_any_step_of_a_join_leaves_one_view_of_the_living(dies: str) 
     for point in range(points + 1):
         world = gathered(3, Clock(4))
         assert isinstance(world, Clock)
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.join("d")
         world.run(0.6)
         worst = max(worst, world.settle(10))
@@ -272,7 +309,7 @@ def test_the_founder_dies_at_any_step_of_the_first_join() -> None:
         world = Clock(3)
         world.join("a")
         world.settle()
-        world.before(point, lambda world=world: world.crash("a"))
+        world.before(point, partial(world.crash, "a"))
         world.join("b", "c")
         world.run(0.5)
         if world.hosts["a"].member is not None:

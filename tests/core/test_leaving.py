@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gapless.core.ready import Expelled, Left, Lost, Stalled, Suspected
 from gapless.errors import LocalProtocolError
+from gapless.identity import Address
 from gapless.wire.frames import Data, Leave
 from tests.core.gathering import Gathering, S
 from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, lossy, members
@@ -84,7 +87,7 @@ def test_all_leave_at_once(count: int, share: float) -> None:
     assert all(events(world, name, Left) for name in world.hosts)
     if share == 0:
         assert all(events(world, name, Left) == [Left(True)] for name in world.hosts)
-        assert world.now_ns < before_ns + S  # nobody had to find out that somebody else was gone already
+        assert world.now_ns < before_ns + S // 20  # nobody had to find out that somebody else was gone already
 
 
 def test_all_but_one_leave_in_one_view() -> None:
@@ -113,7 +116,7 @@ def test_the_wish_to_leave_is_repeated_until_it_is_granted() -> None:
     world.leave("c")
     world.wait(lambda: world.hosts["c"].member is None, 2)
     assert events(world, "c", Left) == [Left(True)]
-    assert len(frames_of(world, Leave, "c")) == 4
+    assert len(frames_of(world, Leave, "c")) == 3 + 1 + 1  # lost, heard, and whether all have the view without it
 
 
 def test_one_that_misses_its_last_view_is_told_that_it_is_out() -> None:
@@ -143,14 +146,14 @@ def test_nothing_goes_to_one_that_has_left() -> None:
     world.leave("c")
     world.wait(lambda: world.hosts["c"].member is None)
     world.settle()
-    seen = []
+    seen: list[Address | None] = []
     work = world._work
 
     def watch(name: str, ready: object) -> None:
         seen.extend(to for to, _ in ready.transmits)  # type: ignore[attr-defined]
         work(name, ready)  # type: ignore[arg-type]
 
-    world._work = watch  # type: ignore[method-assign,assignment]
+    world._work = watch  # type: ignore[method-assign]
     world.send("a", *[b"%d" % number for number in range(20)])
     world.run(5)
     assert seen
@@ -189,7 +192,7 @@ def test_a_death_at_any_step_of_a_leave_leaves_one_view_of_the_living(leaves: st
     points = world.arrived
     for point in range(points + 1):
         world = begin()
-        world.before(point, lambda world=world: world.crash(dies))
+        world.before(point, partial(world.crash, dies))
         world.leave(leaves)
         world.run(2.1)  # the leave itself ends within its timeout
         assert world.hosts[leaves].member is None

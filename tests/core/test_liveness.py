@@ -163,7 +163,7 @@ def test_ticks_that_come_late_now_and_then_expel_nobody() -> None:
         slow = handler == world._tick and args[0] == "b"
         push(at_ns + (S // 4 if slow else 0), handler, *args)  # type: ignore[arg-type]
 
-    world._push = late  # type: ignore[method-assign,assignment]
+    world._push = late  # type: ignore[method-assign]
     world.run(20)
     assert not all_events(world, Expelled)
     assert world.is_one()

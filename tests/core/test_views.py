@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,9 +17,21 @@ from gapless.core.rosters import Rosters
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, Roster, View, ViewId
 from gapless.wire import decode
-from gapless.wire.frames import Alive, AskView, NewView
-from tests.core.gathering import GROUP, MS, Gathering
-from tests.core.gatherings import FAST, Clock, check_views, events, frames_of, gathered, is_roster, members, say
+from gapless.wire.frames import Alive, AskView, Data, NewView
+from gapless.wire.rosters import encode_roster
+from tests.core.gathering import GROUP, MS, Gathering, S
+from tests.core.gatherings import (
+    FAST,
+    Clock,
+    check_no_twice,
+    check_views,
+    events,
+    frames_of,
+    gathered,
+    is_roster,
+    members,
+    say,
+)
 
 
 @pytest.mark.behaviour("G-01")
@@ -52,7 +66,7 @@ def test_what_follows_the_gap_of_a_departed_member_is_counted_as_discarded() -> 
     world = gathered(3)
     lost = {b"2"}
     world.drop = lambda source, target, frame: (
-        source == "c" and target == "a" and hasattr(frame, "run") and not lost.isdisjoint(frame.run.messages())
+        source == "c" and target == "a" and isinstance(frame, Data) and not lost.isdisjoint(frame.run.messages())
     )
     for message in (b"1", b"2", b"3", b"4"):
         world.send("c", message)
@@ -220,6 +234,23 @@ def test_a_change_of_a_view_that_is_not_known_is_asked_for_as_a_whole() -> None:
     assert world.settle() < 1
 
 
+@pytest.mark.behaviour("G-12")
+def test_the_teller_of_a_change_is_asked_at_once_for_what_it_is_a_change_of() -> None:
+    group = [Place(Address(node, 1), "", b"at %d" % node) for node in range(1, 5)]
+    before = Roster(ViewId(6, group[0].address), tuple(group))
+    after = Roster(ViewId(7, group[0].address), tuple(group[:3]))
+    me = group[2].address
+    receiver, context = Rosters(me, Config.make()), Context(me, GROUP, 1400, rare.never, tracing=False)
+    change = NewView(group[0].address, after.id, before.id, 0, 1, encode_roster(after, before))
+    assert receiver.take(change, context) is None
+    ((to, datagram),) = context.ready(None).transmits
+    assert to == group[0].address
+    assert decode(datagram).frames == (AskView(me),)
+    whole = NewView(group[0].address, after.id, None, 0, 1, encode_roster(after))
+    assert receiver.take(whole, context) == after
+    assert receiver.take(change, context) == after  # it is known by now
+
+
 def test_one_that_is_behind_is_given_the_present_view() -> None:
     world = gathered(4)
     world.drop = lambda _, target, frame: target == "b" and is_roster(frame)
@@ -256,6 +287,54 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
     check_views(world)
     world.run(2)
     assert world.is_one()
+
+
+def test_who_has_put_this_coordinator_into_a_view_that_is_too_late_is_taken_into_the_next() -> None:
+    """Two have taken over at once: of their views the later number counts, and it has the members of both."""
+    world = gathered(3, Gathering(4, **FAST))
+    world.part("abc", "d")
+    world.join("d")
+    world.wait(lambda: world["d"].phase == "member")
+    world.part()
+    view = world["a"].view
+    assert view is not None
+    places = (Place(world["d"].me, "", b"d"), Place(world["a"].me, "", b"a"))
+    roster = Roster(ViewId(view.id.number, world["d"].me), places)
+    say(world, "a", world["d"].me, NewView(world["d"].me, roster.id, None, 0, 1, encode_roster(roster)))
+    assert world.settle() < 0.1  # no beacon is needed for it
+    assert world["a"].view.id.number > view.id.number  # type: ignore[union-attr]
+
+
+class Twice(Gathering):
+    """A network in which every third datagram comes again, up to a second later."""
+
+    def _push(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
+        super()._push(at_ns, handler, *args)
+        if handler == self._arrive and self._rng.random() < 0.3:
+            super()._push(at_ns + int(self._rng.random() * S), handler, *args)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_comes_again_much_later_changes_nothing(seed: int) -> None:
+    """Joins, leaves, views, signs of life and messages of earlier views come again in later ones."""
+    world = gathered(3, Twice(5, seed=seed, **FAST))
+    for number, name in enumerate(("d", "e", "d", "e")):
+        if world.hosts[name].member is None:
+            world.join(name)
+        else:
+            world.leave(name)
+            world.wait(lambda name=name: world.hosts[name].member is None, 5)  # type: ignore[misc]
+        world.send("a", b"%d" % number)
+        world.settle(5)
+    world.crash("a")
+    world.settle(5)
+    world.run(3)
+    assert world.is_one()
+    assert members(world, "b") == ["b", "c"]
+    assert [message for origin, message in world.hosts["b"].got if origin == "a"] == [b"%d" % n for n in range(4)]
+    assert {host.incarnation for host in world.hosts.values()} == {1}
+    check_no_twice(world)
+    check_views(world)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -310,7 +389,7 @@ def test_a_death_at_any_step_of_a_takeover_leaves_one_view_of_the_living(dies: s
     second = "b" if dies == "a" else "c"
     for point in range(points + 1):
         world = begin()
-        world.before(point, lambda world=world: world.crash(second))
+        world.before(point, partial(world.crash, second))
         world.run(0.6)
         if world.hosts[second].member is not None:
             continue

@@ -68,6 +68,7 @@ class Participant(Stateful):
         self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
         self._context.spoke = {}
         self._ended = False
+        self._ungreeted: list[Address] = []
 
     @property
     def phase(self) -> str:
@@ -231,6 +232,13 @@ class Participant(Stateful):
         new = [place for place in roster.places if place.address not in here]
         return {place.address: last[place.name] for place in new if place.name in last}
 
+    def _greet(self, joined: Iterable[Address], context: Context) -> None:
+        """Tell others the start of the own stream when they have this member in their view: not before its welcome."""
+        if self.membership.welcome:
+            super()._greet(joined, context)
+        else:
+            self._ungreeted += joined
+
     def _replay(self, context: Context) -> Iterable[Inbound]:
         touched = super()._replay(context)
         self.membership.installed(context)
@@ -253,6 +261,9 @@ class Participant(Stateful):
         membership, context = self.membership, self._context
         if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
+        if self._ungreeted and membership.welcome:
+            ungreeted, self._ungreeted = self._ungreeted, []
+            super()._greet([member for member in ungreeted if member in self.inbound], context)
         if membership.phase == OVER and not self._ended:
             self._end_streams(context)
         arm = self._timers.arm
