@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 KINDS = ("gapless", "raw")
 IN_FLIGHT = 4
 BATCH_BYTES = 240_000
-DATAGRAM_BYTES = 60_000
+FRAME_BYTES = 60_000
+WARM_UP_S = 0.5
 PATIENCE_S = 30
 
 
@@ -42,12 +43,12 @@ class Figure:
     """One line of the result; what a receiver gets is that of the slowest."""
 
     members: int
+    frame_bytes: int
     message_bytes: int
     messages_per_s: int
     mb_per_s: float
     cpu_s_per_million: float
     repairs: int
-    lost: int
     raw_mb_per_s: float
     raw_cpu_s_per_million: float
     ratio_speed: float
@@ -60,12 +61,12 @@ class Figure:
 class GroupMember:
     """Sends all the time, and counts what comes."""
 
-    def __init__(self, ports: list[int], at: int, members: int, message_bytes: int) -> None:
-        self.members = members
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
+        self.members = len(ports)
         self.payload = b"x" * message_bytes
         self.batch = max(1, BATCH_BYTES // message_bytes)
         discovery = Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="bench")
-        config = Config.make(found_after="200ms", join_interval="50ms", loopback=False)
+        config = Config.make(found_after="200ms", join_interval="50ms", loopback=False, max_frame_bytes=frame_bytes)
         self.handle = Handle("bench", UdpMesh("127.0.0.1", ports[at], discovery=discovery), config, node=at + 1)
         self.count = 0
         self.gathered = threading.Event()
@@ -103,7 +104,8 @@ class GroupMember:
 class RawMember:
     """The same with a bare socket."""
 
-    def __init__(self, ports: list[int], at: int, members: int, message_bytes: int) -> None:  # noqa: ARG002
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
         self.message_bytes = message_bytes
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[at]))
@@ -120,7 +122,7 @@ class RawMember:
 
     def run(self, until_s: float) -> None:
         """Send as fast as possible."""
-        datagram = b"x" * (DATAGRAM_BYTES // self.message_bytes * self.message_bytes)
+        datagram = b"x" * (self.frame_bytes // self.message_bytes * self.message_bytes)
         while time.monotonic() < until_s:
             for other in self.others:
                 self.socket.sendto(datagram, other)
@@ -130,10 +132,11 @@ class RawMember:
         return {"repairs": 0}
 
 
-def member(kind: str, ports: list[int], at: int, message_bytes: int, duration_s: float) -> None:
-    made = (GroupMember if kind == "gapless" else RawMember)(ports, at, len(ports), message_bytes)
+def member(kind: str, ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float) -> None:
+    made = (GroupMember if kind == "gapless" else RawMember)(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
+    made.run(time.monotonic() + WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
     made.run(start_s + duration_s)
     spent_s, count = time.process_time() - cpu_s, made.count - count
@@ -163,13 +166,13 @@ def free_ports(count: int) -> list[int]:
                 one.close()
 
 
-def group(kind: str, members: int, message_bytes: int, duration_s: float) -> list[dict[str, Any]]:
+def group(kind: str, members: int, *work: float) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
     ports = free_ports(members)
     root = Path(__file__).resolve().parent.parent
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, message_bytes, duration_s])],
+            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, *work])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -200,13 +203,13 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) -> list[Figure]:
+def measure(members: int, sizes: Sequence[int], frame_bytes: int, rounds: int, duration_s: float) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
         for size in sizes:
             for kind in KINDS:
-                results = group(kind, members, size, duration_s)
+                results = group(kind, members, size, frame_bytes, duration_s)
                 found.setdefault((kind, size), []).append(summary(results, size))
                 repairs[size] += sum(result["repairs"] for result in results)
     figures = []
@@ -217,12 +220,12 @@ def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) 
         figures.append(
             Figure(
                 members=members,
+                frame_bytes=frame_bytes,
                 message_bytes=size,
                 messages_per_s=round(speed),
                 mb_per_s=round(mb, 1),
                 cpu_s_per_million=round(cpu_s, 3),
                 repairs=repairs[size],
-                lost=0,
                 raw_mb_per_s=round(raw_mb, 1),
                 raw_cpu_s_per_million=round(raw_cpu_s, 3),
                 ratio_speed=round(mb / raw_mb, 2),
@@ -246,7 +249,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for line in figures:
         print(
-            f"\n{line.members} members, all sending {line.message_bytes} B messages"
+            f"\n{line.members} members, all sending {line.message_bytes} B messages in frames of {line.frame_bytes} B"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
             f"\n  CPU                {line.cpu_s_per_million:>9} s/million deliveries"
@@ -275,6 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
     parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
+    parser.add_argument(
+        "--frame", type=number, default=FRAME_BYTES, metavar="BYTES", help=f"largest frame ({FRAME_BYTES})"
+    )
     parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
@@ -283,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    figures = measure(options.members, options.size or (100, 1000), options.rounds, options.seconds)
+    figures = measure(options.members, options.size or (100, 1000), options.frame, options.rounds, options.seconds)
     if options.json:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
     else:
