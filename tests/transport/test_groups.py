@@ -98,8 +98,8 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
         b.ask("hold")
         a.tell("send", count=3000, batch=50)
         assert b.ask("report")["count"] == 0
-        stuck = b.ask("handed out", count=100)
-        assert stuck == {"handed_out": 100, "expelled": 0}, "more is not handed out, and it is not expelled"
+        stuck = b.ask("held back", count=100)
+        assert stuck == {"outstanding": 100, "stored": True, "expelled": 0}, "more is there, and not handed out"
         b.ask("release")
         assert a.hear()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})
