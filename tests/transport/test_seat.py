@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import WORLD, Delivery, Located, Ready, Transmit, ViewInstalled
+from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
 from gapless.identity import Address, View
 from gapless.run import Run
-from gapless.transport import Memory, MemoryNetwork, pump
+from gapless.transport import Memory, MemoryNetwork, Sent, pump
 from gapless.transport.handle import fitted
 from gapless.transport.outbox import Outbox
 from gapless.transport.seat import BEHIND_NS, DATAGRAMS_A_TURN, Seat
@@ -100,3 +100,38 @@ def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
     outbox.put([run_of(b"x")] * 25, 25)
     assert [outbox.consume(4) for _ in range(6)] == [0, 0, 12, 0, 0, 12]
     assert outbox.consume(1) == 1, "all that was handed out"
+
+
+def test_who_waits_is_woken_once_until_it_takes() -> None:
+    woken: list[int] = []
+    outbox = Outbox(10, lambda: woken.append(1))
+    outbox.put([run_of(b"x")], 1)
+    outbox.put([run_of(b"y")], 1)
+    assert len(woken) == 1
+    assert len(outbox.take()) == 2
+    outbox.put([run_of(b"z")], 1)
+    assert len(woken) == 2
+
+
+def test_a_send_that_waits_for_a_view_goes_with_it(network: MemoryNetwork) -> None:
+    seat, _ = seat_at(network.open())
+    pump(seat.commands(0), seat, 0)
+    seat.sends.put(Sent((b"x",)))
+    pump(seat.commands(0), seat, 0)
+    assert not seat.has_commands
+    pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat, 0)
+    assert seat.has_commands
+
+
+def test_what_former_lives_handed_out_is_consumed_first(network: MemoryNetwork) -> None:
+    seat, _ = seat_at(network.open())
+    expelled = Expelled(View.of(1, A).id)
+    for handed_out, consumed in ((5, 3), (4, 1)):
+        pump([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat, 0)
+        seat.refund(consumed, 0)
+        seat.follow()
+    assert seat._former == 5 - 3 + 4 - 1
+    pump([Ready(deliveries=[run_of(b"x")])], seat, 0)
+    assert (seat._former, seat._outstanding) == (5, 1)
+    seat.refund(6, 0)
+    assert (seat._former, seat._outstanding) == (0, 0)
