@@ -1,4 +1,4 @@
-"""Every check of groups that make their own views holds for honest ones, and fails on a step that breaks its promise."""
+"""Every check of groups that make their own views holds for honest steps, and fails on one that breaks its promise."""
 
 from random import Random
 
@@ -249,6 +249,14 @@ def test_s20_the_dead_may_be_suspected() -> None:
     assert court.broken == set()
 
 
+def test_s20_who_leaves_may_suspect_those_that_have_gone_on() -> None:
+    court = together(A, B)
+    court.judge.calm = True
+    court.lives[A].leaving_ns = 0
+    court.forge(A, events=(Suspected(B),))
+    assert court.broken == set()
+
+
 def test_s20_an_expulsion_for_a_short_pause() -> None:
     court = together(A, B)
     court.forge(A, events=(Expelled(ViewId(2, B)),))
@@ -371,7 +379,7 @@ def test_the_bound_grows_with_every_knob_it_names() -> None:
 
 
 def one_away(acked: int) -> GatheringCourt:
-    """Return a court in which the durable ``c`` is away, having acknowledged ``acked`` of the three messages of ``a``."""
+    """Return a court in which the durable ``c`` is away; it has acknowledged ``acked`` of three messages of ``a``."""
     court = together(A, B, C)
     court.send(A, b"one", b"two", b"three")
     stream = court.lives[A].stream

@@ -156,9 +156,10 @@ class Membership:
         self._rivals = {
             rival: seen for rival, seen in self._rivals.items() if now_ns - seen[0] <= 2 * config.found_after_ns
         }
-        waits = self._group_heard and self._rounds < _ROUNDS_FOR_GROUP
-        before_me = sum(rival < self.me for rival in self._rivals)
-        waits = waits or (before_me > 0 and self._rounds < _ROUNDS_FOR_RIVALS + min(before_me, _ROUNDS_FOR_RIVALS))
+        rounds = _ROUNDS_FOR_GROUP if self._group_heard else 0
+        if before_me := sum(rival < self.me for rival in self._rivals):
+            rounds = max(rounds, _ROUNDS_FOR_RIVALS) + min(before_me, _ROUNDS_FOR_RIVALS)
+        waits = self._rounds < rounds
         if waits:
             self._found_ns = now_ns + config.found_after_ns
             return
@@ -222,7 +223,7 @@ class Membership:
             self.accept(roster, context)
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
-            if self.acts and roster.id != self.roster.id:
+            if self.acts and roster.id != self.roster.id and sender in self.members:
                 self.coordinator.absorb(roster, sender, context)
 
     def _follows(self, roster: Roster, sender: Address) -> bool:
@@ -260,13 +261,14 @@ class Membership:
         """Compare views with one that is in this view."""
         assert self.roster is not None
         if view == self.roster.id:
-            self.welcome = self.welcome or you
+            # Only who made the view knows that it is decided: others may be new in it themselves.
+            self.welcome = self.welcome or (you and sender == view.coordinator)
             self.coordinator.confirmed(sender, context)
         elif self.pending is not None and view == self.pending.id:
             self.coordinator.confirmed(sender, context)
         elif view.number < self.roster.id.number:
             if self.acts:
-                self.coordinator.behind(sender, context)
+                self.coordinator.behind(sender, context, apart=not you)
         elif you:
             self._ask_view(sender, context)
         else:
@@ -295,6 +297,7 @@ class Membership:
             self.over(Left(True), context)
             return
         self._let_go_by = view.coordinator
+        self.liveness.end()  # those of the view without this one do not show it any more that they live
         soon_ns = context.now_ns + self.config.view_gap_ns
         self._try_ns = soon_ns if self._try_ns is None else min(self._try_ns, soon_ns)
 
