@@ -322,6 +322,19 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
     assert "two and two are five" in caplog.text
 
 
+def test_a_transport_that_is_closed_already_ends_its_own_handle_only() -> None:
+    with gathering(2) as (a, b):
+        transport = MemoryNetwork().open()
+        transport.close()
+        dead = Handle("other", transport)
+        with pytest.raises(GaplessError, match="this member of other has failed: ValueError"):
+            dead.send([b"x"]).result(PATIENCE_S)
+        assert dead.is_closed
+        dead.close()
+        a.handle.send([b"x"])
+        b.until_messages(1)
+
+
 def test_a_handle_that_nobody_holds_leaves() -> None:
     with gathering(2) as guests:
         a = guests.pop(0)

@@ -208,9 +208,9 @@ class Handle:
 
     def stop(self) -> None:
         """End at once, without a word to the group."""
-        self._seat.rejoin = False
+        self._leaving = True
         if not self.is_closed:
-            self._post(self._stop)
+            self._post(self._seat.stop)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits."""
@@ -219,7 +219,7 @@ class Handle:
         if threading.current_thread() is self._driver.thread:
             return
         if not self._outbox.wait_for_end(timeout_s):
-            self._post(self._seat.stop)
+            self.stop()
             self._outbox.wait_for_end(STOP_S)
         self.transport.book.discovery.close()
 
