@@ -10,7 +10,7 @@ from gapless.cli.behaviours import PAGE, Ledger, read_ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SECTIONS = {"N7": 25, "N4": 41, "NR": 20, "OL": 21, "U3": 30, "I": 22, "P": 22}
+SECTIONS = {"N7": 25, "N4": 41, "NR": 20, "OL": 21, "U3": 30, "G": 12, "J": 6, "I": 22, "P": 22}
 """How many behaviours each section has."""
 
 
@@ -48,5 +48,5 @@ def test_every_behaviour_says_something_of_its_own() -> None:
 def test_what_the_page_refers_to_is_in_it() -> None:
     """A reading that points to another line points to one that exists."""
     page = (ROOT / PAGE).read_text()
-    named = set(re.findall(r"\b(?:N7|N4|NR|OL|U3|I|P)-\d\d\b", page))
+    named = set(re.findall(r"\b(?:N7|N4|NR|OL|U3|G|J|I|P)-\d\d\b", page))
     assert sorted(named - ledger().behaviours.keys()) == []

@@ -195,7 +195,7 @@ class Gathering:
             said = decode(datagram)
             self.sent += ((self.now_ns, name, frame) for frame in said.frames)
             for target in self.hosts.values():
-                if target is host or (to not in {None, WORLD} and to is not None and target.node != to.node):
+                if target is host or (to is not None and to != WORLD and target.node != to.node):
                     continue
                 if self._cut(name, target.name) or any(self.drop(name, target.name, frame) for frame in said.frames):
                     continue

@@ -7,9 +7,10 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.config import Config
+from gapless.sim.letters import ScenarioError
 from gapless.sim.scenario import RULE, Scenario, difference, load, parse, play, show_head
 from gapless.sim.shrink import Origin, recorded
-from gapless.sim.words import ScenarioError, read_script, show_script
+from gapless.sim.words import read_script, show_script
 from gapless.sim.world import World
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"

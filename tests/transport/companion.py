@@ -15,7 +15,20 @@ from gapless.config import Config
 from gapless.core.ready import Delivery, Expelled, ViewInstalled
 from gapless.discovery import Discovery
 from gapless.modes import Mode
-from gapless.transport import Handle, UdpMesh
+from gapless.sim import faults
+from gapless.sim.seeds import split
+from gapless.transport import Chaos, Handle, UdpMesh, UdpMulticast, open_udp
+
+
+def troubles(seed: int, name: str) -> list[faults.Fault]:
+    """Return the faults of one member: some loss, some copies, some that are late, some that are damaged."""
+    rng = split(seed, name)
+    return [
+        faults.Loss(rng, [0.02]),
+        faults.Duplicate(rng, 0.02, 5_000_000),
+        faults.Hold(rng, 0.01, 20_000_000, 1_000_000),
+        faults.Corrupt(rng, 0.01),
+    ]
 
 
 class Reader:
@@ -68,7 +81,7 @@ class Reader:
 
     def until(self, holds: Any, within_s: float) -> bool:
         with self.turn:
-            return self.turn.wait_for(lambda: holds(self), within_s)
+            return bool(self.turn.wait_for(lambda: holds(self), within_s))
 
 
 class Companion:
@@ -78,7 +91,10 @@ class Companion:
         self.name = name
         self.sent = 0
         discovery = Discovery.parse(options["seeds"], group="companions")
-        transport: Any = UdpMesh(options.get("host", "127.0.0.1"), options.get("ports", 0), discovery=discovery)
+        opened = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp}[options.get("transport", "mesh")]
+        transport: Any = opened(options.get("host", "127.0.0.1"), options.get("ports", 0), discovery=discovery)
+        if "seed" in options:
+            transport = Chaos(transport, troubles(options["seed"], name), name=name)
         self.handle = Handle("companions", transport, Config.make(**options.get("knobs", {})), node=options["node"])
         self.reader = Reader(self.handle)
 
@@ -122,7 +138,20 @@ class Companion:
                 "count": reader.count,
                 "expelled": reader.expelled,
                 "problems": problems,
+                "transport": type(self.handle.transport).__name__,
+                "machine": self.handle.ask(lambda member: dict(member.counters)).result(5),
             }
+
+    def handed_out(self, count: int) -> dict[str, Any]:
+        """Wait until so many messages wait for the application, and see that it stays so for a moment."""
+        deadline_s = time.monotonic() + 10
+        while (handed_out := self.outstanding()) < count and time.monotonic() < deadline_s:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.5)
+        return {"handed_out": max(handed_out, self.outstanding()), "expelled": self.reader.expelled}
+
+    def outstanding(self) -> int:
+        return self.handle.ask(lambda member: member._credit.outstanding).result(5)
 
     def hold(self) -> None:
         self.reader.free.clear()

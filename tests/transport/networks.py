@@ -1,6 +1,17 @@
-"""Ports for tests: ranges that no other test at work uses."""
+"""Ports and networks for tests."""
 
+import json
+import shutil
 import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gapless.discovery import Multicast
+from gapless.transport.sockets import gives_back
+from tests.transport.processes import ENVIRONMENT, HERE
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -24,3 +35,35 @@ def seeds(ports: list[int], host: str = "127.0.0.1") -> str:
     """Return the discovery that names these ports."""
     where = f"[{host}]" if ":" in host else host
     return f"seeds://{where}:{ports[0]}-{ports[-1]}"
+
+
+def need_multicast() -> None:
+    """Skip the test where loopback has no multicast."""
+    if not gives_back(Multicast("239.255.77.7", free_ports(1)[0], interface="127.0.0.1")):
+        pytest.skip("this machine has no multicast on its loopback interface")
+
+
+def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
+    """Run a script of this folder as root of a network of its own; return the JSON that it prints.
+
+    ``setup`` are shell commands before it. Where the system does not allow that, the test is skipped and says why.
+    """
+    for tool in ("unshare", "ip", *(["tc"] if "tc " in setup else [])):
+        if shutil.which(tool) is None:
+            pytest.skip(f"a network of its own needs the command {tool}")
+    unshare = ["unshare", "--user", "--map-root-user", "--net"]
+    command = f"set -e; ip link set lo up; {setup}"
+    probe = subprocess.run([*unshare, "sh", "-c", command], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"this system allows no such network: {probe.stderr.strip()}")
+    finished = subprocess.run(
+        [*unshare, "sh", "-c", f'{command}; exec "$0" "$@"', sys.executable, str(HERE / script), *arguments],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    answer: dict[str, Any] = json.loads(finished.stdout)
+    return answer

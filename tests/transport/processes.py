@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,20 @@ class Process:
         self.tell(do, **options)
         return self.hear()
 
+    def end_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def end(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 def ask_all(processes: list[Process], do: str, **options: Any) -> list[dict[str, Any]]:
@@ -83,3 +91,13 @@ def companions(count: int, seeds: str, **options: Any) -> Iterator[list[Process]
         for answer in ask_all(started, "members", nodes=list(range(1, count + 1))):
             assert answer["met"], answer
         yield started
+
+
+def run_script(script: str) -> dict[str, Any]:
+    """Run a script of this folder; return the JSON that it prints."""
+    finished = subprocess.run(
+        [sys.executable, str(HERE / script)], capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    answer: dict[str, Any] = json.loads(finished.stdout)
+    return answer

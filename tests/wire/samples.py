@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.run import ACKED, ALONE, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
     Close,
@@ -117,8 +117,8 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"07 00 3600 {ORIGIN_HEX} ffffffff 0100 {ORIGIN_HEX} {'ffffffffffffff7f' * 2}",
     ),
     (
-        OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NOT_BACK, view=3, sent_ns=4), 5),
-        f"08 08 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} 03000000 04{'00' * 7} 0200 0100 0100 76 77",
+        OutOfBand(Run.of(ORIGIN, 6, [b"v", b"w"], NOT_BACK | ALONE, view=3, sent_ns=4), 5),
+        f"08 28 3400 {ORIGIN_HEX} 05{'00' * 7} 06{'00' * 7} 03000000 04{'00' * 7} 0200 0100 0100 76 77",
     ),
     (OutOfBandAck(ORIGIN, ((5, 6),)), f"09 00 1e00 {ORIGIN_HEX} 0100 0500000000000000 01000000"),
     (
@@ -274,7 +274,7 @@ def progress(draw: st.DrawFn) -> tuple[Progress, ...]:
 
 @st.composite
 def out_of_band_frames(draw: st.DrawFn) -> OutOfBand:
-    run = draw(runs(known=(NOT_BACK,)))
+    run = draw(runs(known=(NOT_BACK, ALONE)))
     return OutOfBand(run, draw(st.integers(0, run.first - 1)))
 
 

@@ -304,7 +304,7 @@ BAD_FRAMES: list[Frame] = [
     Vote(ORIGIN, 1, (Progress(ORIGIN, 2, 1),)),
     Vote(ORIGIN, 1, (Progress(ORIGIN, -1, 1),)),
     Stable(ORIGIN, 1, (Progress(ORIGIN, 0, SEQNO_MAX + 1),)),
-    *(OutOfBand(Run.of(ORIGIN, 1, [b"a"], flags), 0) for flags in (PIECE, ACKED, codec.FIRST, codec.REPAIR)),
+    *(OutOfBand(Run.of(ORIGIN, 1, [b"a"], flags), 0) for flags in (PIECE, ACKED, codec.EPOCH, codec.REPAIR)),
     OutOfBand(Run(ORIGIN, 1, b"", b""), 0),
     OutOfBand(Run.of(ORIGIN, 0, [b"a"]), -1),
     OutOfBand(Run.of(ORIGIN, 1, [b"a"]), -1),

@@ -8,7 +8,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import U64_MAX, Address, Place, group_id
-from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.run import ACKED, ALONE, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
     Data,
@@ -133,7 +133,8 @@ def test_the_flags_are_those_of_the_code() -> None:
     run = {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "ACKED": ACKED}
     assert flags_of("DATA") == {**run, "FIRST": codec.FIRST, "EPOCH": codec.EPOCH, "REPAIR": codec.REPAIR}
     assert flags_of("TAIL") == {"STARTS": codec.STARTS, "EPOCH": codec.EPOCH}
-    assert flags_of("OUT_OF_BAND") == flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
+    assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NOT_BACK, "ALONE": ALONE}
+    assert flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
     assert flags_of("JOIN") == {"RELAY": membership.RELAY}
     assert flags_of("ALIVE") == {"IN_VIEW": membership.IN_VIEW, "YOU": membership.YOU, "ANSWER": membership.ANSWER}

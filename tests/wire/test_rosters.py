@@ -288,10 +288,10 @@ def offers(draw: st.DrawFn) -> Offer:
     block_bytes = draw(st.integers(1, U32_MAX) | st.integers(1, 9))
     size_bytes = draw(st.integers(0, min(SEQNO_MAX, 6 * block_bytes)))
     count = -(-size_bytes // block_bytes)
-    hashes = draw(st.lists(st.binary(min_size=8, max_size=8), min_size=count, max_size=count))
+    hashes = draw(st.lists(st.binary(min_size=16, max_size=16), min_size=count, max_size=count))
     origins = sorted(entry.origin for entry in draw(starts))
     aside = tuple((origin, draw(ranges(1))) for origin in origins)
-    return Offer(size_bytes, block_bytes, draw(starts), aside, tuple(hashes))
+    return Offer(size_bytes, block_bytes, draw(starts), aside, tuple(hashes), draw(st.integers(0, U32_MAX)))
 
 
 @given(offers())
@@ -303,23 +303,23 @@ def test_an_offer_survives(offer: Offer) -> None:
             decode_offer(body[:kept])
 
 
-HASH = b"12345678"
-OFFER = Offer(9, 4, (Progress(A.address, 5, 6),), ((C.address, ((1, 2), (4, 4))),), (HASH, HASH[::-1], HASH))
+HASH = b"0123456789abcdef"
+OFFER = Offer(9, 4, (Progress(A.address, 5, 6),), ((C.address, ((1, 2), (4, 4))),), (HASH, HASH[::-1], HASH), 7)
 FAR: tuple[Range, ...] = ((1, SEQNO_MAX),)
 
 
 def test_an_offer_has_exactly_these_bytes() -> None:
-    head = bytes.fromhex(f"09{'00' * 7} 04000000 0100 0100")
+    head = bytes.fromhex(f"09{'00' * 7} 04000000 07000000 0100 0100")
     digest = pack("<QQQQ", 1, 1, 5, 6)
     aside = pack("<QQIQQQQ", 3, 1, 2, 1, 2, 4, 4)
     assert encode_offer(OFFER) == head + digest + aside + HASH + HASH[::-1] + HASH
-    assert encode_offer(Offer(0, 1, (), (), ())) == bytes.fromhex(f"{'00' * 8} 01000000 0000 0000")
+    assert encode_offer(Offer(0, 1, (), (), ())) == bytes.fromhex(f"{'00' * 8} 01000000 00000000 0000 0000")
     far = OFFER._replace(aside=((C.address, FAR),))
     assert decode_offer(encode_offer(far)) == far
 
 
 def raw_offer(size: int, block: int, rest: bytes = b"", digest: int = 0, aside: int = 0) -> bytes:
-    return pack("<QIHH", size, block, digest, aside) + rest
+    return pack("<QIIHH", size, block, 0, digest, aside) + rest
 
 
 BAD_OFFERS: list[tuple[str, str, bytes]] = [

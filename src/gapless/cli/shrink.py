@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 )
 @click.option("--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants).")
 @click.option("--all-mutants", is_flag=True, help="Hunt and shrink every planted bug instead of a seed.")
-@click.option("--messages", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per member.")
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Messages per member.  [default: 100; with --membership 40]",
+)
 @click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in the group (default: by seed).")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants.")
+@click.option("--membership", is_flag=True, help="The groups find and make their views by themselves.")
 @knob_options
 @json_option
 def shrink(  # noqa: PLR0917 - one parameter per option
@@ -33,9 +39,10 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     folder: Path | None,
     mutant: str,
     all_mutants: bool,
-    messages: int,
+    messages: int | None,
     members: int | None,
     workers: int | None,
+    membership: bool,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -57,6 +64,7 @@ def shrink(  # noqa: PLR0917 - one parameter per option
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
         return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
     from gapless.sim.mutants import named
+    from gapless.sim.run import usual_messages
     from gapless.sim.shrink import Origin
 
     bug = named(mutant).name if mutant else ""
@@ -64,7 +72,8 @@ def shrink(  # noqa: PLR0917 - one parameter per option
         return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
-    origin = Origin(seed, messages, members, config if given else None, profile)
+    messages = messages or usual_messages(membership=membership)
+    origin = Origin(seed, messages, members, config if given else None, profile, membership)
     return _shrink_seed(origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json)
 
 

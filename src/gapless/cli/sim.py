@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from gapless.cli.experiments import Wish, run_scenario
 from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gapless.sim.run import Outcome, Sweep
 
 MOST_SEED = 2**63 - 1
@@ -19,6 +20,15 @@ MOST_SEED = 2**63 - 1
 _SHOWN_FAILURES = 10
 _THOROUGH = 300
 _THOROUGH_MEMBERSHIP = 200
+_FEWEST_OF_SEED, _MOST_OF_SEED = 2, 26
+_OF_SEEDS = {
+    "seeds": "--seeds",
+    "first": "--first",
+    "membership": "--membership",
+    "profile": "--profile",
+    "config_file": "--config",
+    "properties": "--properties",
+}
 
 
 @click.command()
@@ -35,19 +45,29 @@ _THOROUGH_MEMBERSHIP = 200
     default=None,
     help="Messages per member.  [default: 100; with --membership 40]",
 )
-@click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in each group (default: by seed).")
+@click.option(
+    "--members", default=None, metavar="N", help="Members in each group (default: by seed); with scale a list: 2,10,50."
+)
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
 @click.option("--membership", is_flag=True, help="Let the groups find and make their views by themselves.")
+@click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
+@click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
+@click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
 @knob_options
 @json_option
+@click.pass_context
 def sim(  # noqa: PLR0917 - one parameter per option
+    context: click.Context,
     seed: int | None,
     seeds: int | None,
     first: int,
     messages: int | None,
-    members: int | None,
+    members: str | None,
     workers: int | None,
     membership: bool,
+    scenario: str | None,
+    joins: int | None,
+    plot: Path | None,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -57,20 +77,51 @@ def sim(  # noqa: PLR0917 - one parameter per option
 
     Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
     every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
-    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze and
-    are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
-    seeds or more (200 with --membership) of all profiles never saw something that must happen.
+    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze
+    and are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep
+    of 300 seeds or more (200 with --membership) of all profiles never saw something that must happen.
+
+    With --scenario an experiment takes the place of seeds. join-under-load: members join one after the other while one
+    sends and views are late. scale: the same story for groups of several sizes. Either exits with 1 if something is
+    lost or somebody is stuck.
     """
+    if scenario is not None:
+        _refuse_with_scenario(context)
+        wish = Wish(members, messages, joins, plot, 1 if seed is None else seed, workers or cores(), as_json)
+        return run_scenario(scenario, wish)
+    if joins is not None or plot is not None:
+        raise click.UsageError("--joins and --plot belong to a --scenario")
     if (seed is None) == (seeds is None):
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
-    group: dict[str, Any] = {"messages": messages, "members": members, "profile": profile, "membership": membership}
+    count = _count(members)
+    group: dict[str, Any] = {"messages": messages, "members": count, "profile": profile, "membership": membership}
     if config_file is not None or properties is not None:
         group["config"] = config
     if seed is not None:
         return _one(seed, group, as_json)
     assert seeds is not None
     return _many(range(first, first + seeds), workers or cores(), group, as_json)
+
+
+def _refuse_with_scenario(context: click.Context) -> None:
+    """Refuse options that only mean something where groups are drawn from seeds."""
+    for name, option in _OF_SEEDS.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} does not go with --scenario, which brings its own groups")
+
+
+def _count(members: str | None) -> int | None:
+    """Return how many members the groups of all seeds have."""
+    if members is None:
+        return None
+    fits = members.isascii() and members.isdigit() and len(members) <= len(str(_MOST_OF_SEED))
+    if not fits or not _FEWEST_OF_SEED <= int(members) <= _MOST_OF_SEED:
+        raise click.UsageError(
+            f"--members: {members[:80]!r} is not a number from {_FEWEST_OF_SEED} to {_MOST_OF_SEED}; "
+            "a list of numbers belongs to --scenario scale"
+        )
+    return int(members)
 
 
 def cores() -> int:

@@ -133,7 +133,9 @@ class Backlog:
     def _sift(self, delivery: Delivery, context: Context) -> Sequence[Delivery]:
         """Return what the state does not cover of a delivery."""
         left: Sequence[Delivery] = (delivery,)
-        if delivery.kind == GROUP and delivery.origin in self._marks:
+        if delivery.kind == GROUP and delivery.epoch < self._epoch:
+            left = ()  # the provider had left that view behind: its state has all that it got of it
+        elif delivery.kind == GROUP and delivery.origin in self._marks:
             left = self._behind_mark(delivery, self._marks[delivery.origin])
         elif delivery.kind == OUT_OF_BAND and delivery.origin in self._aside:
             left = self._not_aside(delivery, self._aside[delivery.origin])
@@ -144,8 +146,6 @@ class Backlog:
     def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
         first, last, content = delivery.first, delivery.last, delivery.content
         if delivery.epoch != self._epoch:
-            if delivery.epoch < self._epoch:
-                return ()
             del self._marks[delivery.origin]
             return (delivery,)
         if last >= mark:

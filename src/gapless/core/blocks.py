@@ -3,7 +3,8 @@
 On an offer: blocks whose hash equals that of a block held already, at whatever place, are not fetched again; of several
 equal ones one is fetched.
 
-On pulling: ranges within one block are asked for, as many at once as the window allows.
+On pulling: ranges within one block are asked for, as many at once as the window allows: ``state_window_bytes``, or half
+of the receive buffer if that is less.
 
 On reception of a chunk: it must lie within one range that was asked for. The last one completes a block, which must
 have its hash; one that has not is asked for again from the beginning.
@@ -79,7 +80,8 @@ class Fetch:
         self._config = config
         self._size_bytes = offer.size_bytes
         self._hashes = offer.hashes
-        self._pull_bytes = max(_LEAST_PULL_BYTES, min(BLOCK_BYTES, config.state_window_bytes // _PULLS_PER_WINDOW))
+        self._window_bytes = min(config.state_window_bytes, config.receive_buffer_bytes // 2)
+        self._pull_bytes = max(_LEAST_PULL_BYTES, min(BLOCK_BYTES, self._window_bytes // _PULLS_PER_WINDOW))
         self.blocks: dict[bytes, bytes] = {}
         self.outstanding_bytes = 0
         self._wanted: deque[Range] = deque()
@@ -117,11 +119,10 @@ class Fetch:
     def pull(self, now_ns: int) -> list[Range]:
         """Return what is to be asked for now, as far as the window has room; at least one range is always open."""
         asked: list[Range] = []
-        window_bytes = self._config.state_window_bytes
         while self._wanted:
             first, last = self._wanted[0]
             size_bytes = last - first + 1
-            if self._pulls and self.outstanding_bytes + size_bytes > window_bytes:
+            if self._pulls and self.outstanding_bytes + size_bytes > self._window_bytes:
                 break
             self._wanted.popleft()
             self._pulls[first] = _Pull(first, last, now_ns, now_ns + self._rest_ns(1))

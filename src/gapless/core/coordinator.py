@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.identity import Roster, ViewId
+from gapless.identity import U32_MAX, Roster, ViewId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gapless.core.membership import Membership
     from gapless.identity import Address, Place
 
+MOST_NUMBER = U32_MAX // 2
+"""A view with a higher number than this is nonsense: no group gets there."""
 _MOST_JOINERS = 4096
 _CONFIRMED_FOR = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
@@ -87,34 +89,42 @@ class Coordinator:
                 m.liveness.ask(holders, context)
                 context.drop("name", address, peer=address)
                 return
-        if not self._note(place):
-            context.drop("incarnation", address, peer=address)
+        if refused := self._note(place):
+            context.drop(refused, address, peer=address)
             return
         self.plan(context)
         m.show(address, context, rarely=True)
 
-    def _note(self, place: Place) -> bool:
-        """Note one that is to be in the next view, in place of its former lives; return False if a later one is known."""
+    def _note(self, place: Place) -> str:
+        """Note one that is to be in the next view, in place of its former lives; return what is against it, if any."""
         m, address = self._m, place.address
         assert m.roster is not None
-        rivals = [other for other in self.joiners if other.node == address.node and other != address]
-        lives = [p.address for p in m.roster.places if p.address.node == address.node]
-        if any(other.incarnation > address.incarnation for other in (*lives, *rivals)):
-            return False
-        for other in rivals:
-            del self.joiners[other]
+        others = [other for other in (*m.roster.places, *self.joiners.values()) if other.address != address]
+        lives = [other.address for other in others if other.address.node == address.node]
+        if any(life.incarnation > address.incarnation for life in lives):
+            return "incarnation"
+        if place.name and any(other.name == place.name for other in others if other.address not in lives):
+            return "name"
+        for life in lives:
+            self.joiners.pop(life, None)
         if len(self.joiners) < _MOST_JOINERS:
             self.joiners[address] = place
-        return True
+        return ""
 
     def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
-        """Take a confirmation of a joiner in; return whether ``sender`` is one."""
-        known = sender in self.joiners or sender in self._met
-        if known or (view.coordinator == self._m.me and len(self._met) < _MOST_JOINERS):
+        """Take a confirmation of a joiner in; return whether ``sender`` is one.
+
+        One that is in a view of somebody else has confirmed nothing; a view that it is to accept needs a higher number.
+        """
+        mine = view.coordinator == self._m.me
+        if mine and (sender in self._met or len(self._met) < _MOST_JOINERS):
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
-        self._highest = max(self._highest, view.number)
+        if view.number <= MOST_NUMBER:
+            self._highest = max(self._highest, view.number)
+        if not mine:
+            return True
         if self.proposal is not None and view == self.proposal.id:
             self._ready.add(sender)
         if sender in self._awaited:
@@ -141,15 +151,17 @@ class Coordinator:
             self._forced = True
             self.plan(context)
 
-    def absorb(self, roster: Roster, context: Context) -> None:
-        """Take the members of another roster, whose number is not lower, into the next view."""
+    def absorb(self, roster: Roster, sender: Address, context: Context) -> None:
+        """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
         m = self._m
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
             address = place.address
-            if address not in m.members and address not in gone and address.node != m.me.node and self._note(place):
-                self._met[address] = context.now_ns
+            if address not in m.members and address not in gone and address.node != m.me.node:
+                refused = self._note(place)
+                if address == sender and not refused:
+                    self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 

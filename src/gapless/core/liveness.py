@@ -118,6 +118,8 @@ class Liveness:
             self.dead.add(member)
         if self.dead:
             due_ns.append(now_ns + config.heartbeat_interval_ns)
+        for member in sorted(self.dead.difference(overdue)):
+            self._show(member, context, answer=True)  # the view goes on with it: others may have heard it
         due_ns += (at_ns + config.verify_timeout_ns for at_ns in self._asked.values())
         due_ns += (
             at_ns + config.suspect_after_ns

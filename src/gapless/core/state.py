@@ -119,6 +119,11 @@ class StateTransfer:
         self.giver.look(ground, self.backlog, context)
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look at."""
+        return not self.taker.is_waiting and not self.giver.busy and not self.backlog.active
+
+    @property
     def due_ns(self) -> int | None:
         """When ``fire`` is to be called."""
         return min((at for at in (self.taker.due_ns, self.giver.due_ns) if at is not None), default=None)

@@ -101,6 +101,11 @@ class Giver:
         for peer in [peer for peer in self._questions if peer not in self._members]:
             del self._questions[peer]
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody has asked."""
+        return bool(self._questions)
+
     def _given(self) -> list[_Given]:
         """Return the states that somebody still wants."""
         found = {question.given.number: question.given for question in self._questions.values() if question.given}

@@ -12,7 +12,8 @@ over, and the provider may forget it.
 
 On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without anything new from the
 provider: the next member is asked, in the order of the view. Blocks that are here stay. One that is alive but not ready
-is left after four times ``state_timeout``, if there is another. When everybody has failed twice, there is no state.
+is left after four times ``state_timeout``, if there is another. When everybody has failed twice within one view, there
+is no state.
 
 Every interval: the question goes out again until the offer is there, then what is missing of the blocks.
 """
@@ -113,7 +114,7 @@ class Taker:
         if not self.is_waiting:
             return
         self._view_ns = context.now_ns
-        self._failures = {member: count for member, count in self._failures.items() if member in self._others}
+        self._failures = {}
         if self.provider not in self._others:
             self._turn(context)
 

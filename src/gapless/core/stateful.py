@@ -62,11 +62,15 @@ class Stateful(Member):
 
     def _arm_all(self, context: Context) -> None:
         """See to the state when everything has been delivered that can be."""
-        self.state.look(self, context)
-        if self.state.sifting or self._credit.held:
-            self._sift(context)
-        self.state.serve(self, context)
-        self._timers.arm(timers.STATE, self.state.due_ns)
+        state = self.state
+        if not state.idle or self._credit.held:
+            state.look(self, context)
+            if state.sifting or self._credit.held:
+                self._sift(context)
+            state.serve(self, context)
+            self._timers.arm(timers.STATE, state.due_ns)
+        elif self._timers.armed(timers.STATE):
+            self._timers.arm(timers.STATE, None)
         super()._arm_all(context)
 
     def _sift(self, context: Context) -> None:

@@ -24,10 +24,11 @@ from gapless.core.unicast import Connections
 from gapless.errors import LocalProtocolError
 from gapless.identity import U64_MAX
 from gapless.modes import Mode
-from gapless.run import NOT_BACK, PIECE
+from gapless.run import LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
     from gapless.config import Config
@@ -186,6 +187,27 @@ class Streams:
     def _inbounds(self) -> list[Inbound]:
         return [*self.inbound.values(), *self.connections.inbounds()]
 
+    def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
+        if self.view is None:
+            raise LocalProtocolError("not a member yet: install a view before sending")
+        if to is not None and to not in self.view.members:
+            raise LocalProtocolError(f"{to} is not a member of view {self.view.id.number}: send to one that is")
+        if not payloads:
+            raise LocalProtocolError("nothing to send: give at least one message")
+        if isinstance(payloads, bytes | bytearray | memoryview | str):
+            raise LocalProtocolError("one message is not a list of messages: put it into a list")
+        if set(map(type, payloads)) != {bytes}:
+            wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
+            raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
+        largest_bytes = max(map(len, payloads))
+        limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
+        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+            overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+            limit_bytes = min(limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_PART_BYTES)
+            knob = f"what one frame takes of an {mode} message"
+        if largest_bytes > limit_bytes:
+            raise LocalProtocolError(f"a message of {largest_bytes} bytes is over {knob} ({limit_bytes})")
+
     # What every input ends with
 
     def _begin(self, now_ns: int) -> Context:
@@ -251,6 +273,17 @@ class Streams:
             stream.taken = stream.taken_bytes = 0
             self._count(taken, taken_bytes, context)
 
+    def _deliver_stalled(self, context: Context) -> None:
+        """Deliver from the streams that wait for room, as far as there is some."""
+        for key in list(self._stalled):
+            if self._credit.limit() == 0:
+                break
+            stream = self._stalled.pop(key)
+            if stream is None:
+                self._deliver_own(context)
+            else:
+                self._settle(stream, context)
+
     def _count(self, messages: int, size_bytes: int, context: Context) -> None:
         """Vote at once when much was delivered since the last vote."""
         if not messages or self.stability is None:
@@ -288,11 +321,10 @@ class Streams:
     def _own_limit(self, window: Window) -> int | None:
         """Return how many own messages may be delivered; one that is not wanted back needs no room (M-11)."""
         limit = self._credit.limit()
-        if limit == 0:
-            seqno = window.delivered + 1
-            (run,) = window.get(seqno, seqno)
-            return 1 if run.flags & NOT_BACK else 0
-        return limit
+        if limit is None:
+            return None
+        run = window.next_run()
+        return run.last - window.delivered if run.flags & NOT_BACK else limit
 
     def _hand_out_own(self, run: Run, outbound: Outbound, pieces: Pieces, context: Context) -> None:
         if run.flags & NOT_BACK:

@@ -225,6 +225,12 @@ class Window:
             at += 1
         return found
 
+    def next_run(self) -> Run:
+        """Return the stored run, whole, whose messages come next after delivered; there must be one."""
+        run = self._runs[self._index(self.delivered + 1)]
+        assert run.first <= self.delivered + 1 <= run.last, "asked only where the next message is stored"
+        return run
+
     def size_between(self, first: int, last: int) -> int:
         """Return how many bytes are stored of ``first .. last``."""
         total_bytes = 0

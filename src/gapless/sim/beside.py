@@ -18,6 +18,7 @@ from gapless.core.ready import (
     Connected,
     GivenUp,
     Stalled,
+    StateReceived,
     Unacknowledged,
     Undelivered,
 )
@@ -243,7 +244,7 @@ class Connections(Check):
                 continue
             line.delivered = max(line.delivered, window.delivered)
             due = line.stream.whole_from(line.next)
-            if due <= window.delivered and line.stream.end_of(due) <= window.delivered:
+            if due <= window.delivered and line.stream.end_of(due) <= window.delivered and not life.transferring:
                 self.say("S3", f"delivered of {origin} moves to {window.delivered}, but {due} was not handed out")
             ahead = window.stored
             if ahead > self.judge.reach:
@@ -275,6 +276,7 @@ class S5(Check):
         self._owed: dict[tuple[Address, int], set[Address]] = {}
         self._handed: dict[tuple[Address, Address], set[int]] = {}
         self._bare: dict[Address, Counter[bytes]] = {}
+        self._given: dict[bytes, dict[Address, set[int]]] = {}
         self._numbered: Counter[tuple[Address, int]] = Counter()
 
     def sent(self, life: Life, send: Sent) -> None:
@@ -342,6 +344,17 @@ class S5(Check):
             if seqno in before:
                 self.fail(f"{life.name} delivers {seqno} of {delivery.origin} out of band again")
             before.add(seqno)
+
+    def gave(self, life: Life, state: bytes) -> None:
+        """A state has what its giver was handed."""
+        mine = ((origin, seqnos) for (who, origin), seqnos in self._handed.items() if who == life.address)
+        self._given[state] = {origin: set(seqnos) for origin, seqnos in mine}
+
+    def event(self, life: Life, event: Event) -> None:
+        """Who gets a state has what is in it, and is not handed that again."""
+        if isinstance(event, StateReceived):
+            for origin, seqnos in self._given.get(event.state, {}).items():
+                self._handed.setdefault((life.address, origin), set()).update(seqnos)
 
     def view(self, life: Life, view: View) -> None:
         """Who has left is owed nothing any more."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 class Mutant(NamedTuple):
     """One planted bug: in function ``target``, the text ``old`` becomes ``new``.
 
-    It is hunted under ``profile``, or under whatever profile the seeds draw.
+    It is hunted under ``profile``, or under whatever profile the seeds draw; where ``membership`` says so, in groups
+    that make their own views.
     """
 
     name: str
@@ -17,6 +18,7 @@ class Mutant(NamedTuple):
     old: str
     new: str
     profile: str = ""
+    membership: bool = False
 
 
 FIRST = (

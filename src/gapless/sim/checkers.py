@@ -4,8 +4,8 @@ Each compares one promise with the judge's own model, after every step. What the
 its windows' marks, which are the thing promised; no counter of the machine is believed.
 
 ``CHECKS`` lists everything that runs online, the liveness checks included, those of what is beside the stream to the
-group (beside.py), and those of groups that make their own views (belonging.py). Two ids of the list live elsewhere: S17 compares two runs (:func:`gapless.sim.run.same_digest`),
-and L5 needs an exhaustive search.
+group (beside.py), and those of groups that make their own views (belonging.py). Two ids of the list live elsewhere: S17
+compares two runs (:func:`gapless.sim.run.same_digest`), and L5 needs an exhaustive search.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gapless.sim.belonging import BELONGING
 from gapless.sim.beside import BESIDE
 from gapless.sim.exchange import S10, S11, S12
 from gapless.sim.judge import Check, Judge
+from gapless.sim.learning import is_rest
 from gapless.sim.liveness import L1, L2, L3, L4, S16
 from gapless.sim.naming import kind_of
 from gapless.wire import Nak
@@ -109,7 +110,7 @@ class S3(Check):
         if delivery.first > due:
             self.fail(f"{life.name} delivers {delivery.first} of {origin.name}, but {due} is next")
 
-    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
+    def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:
         """The delivered mark passes only what has arrived, and no whole message that was not handed out."""
         delivered = window.delivered
         if delivered == heard.delivered:
@@ -316,7 +317,7 @@ class S9(Check):
 
     def event(self, life: Life, event: Event) -> None:
         """A loss, or a start that leaves something out, may only meet one who did not count at that time."""
-        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event):
+        if not isinstance(event, (Lost, Started)) or not _leaves_out(life, event) or is_rest(life, event):
             return
         upto = event.last if isinstance(event, Lost) else event.start
         owed_from = self.model.owes_from(event.origin, life)
@@ -403,6 +404,8 @@ class S14(Check):
     def measure(self, life: Life) -> None:
         """Compare the sizes of all tables with the formula."""
         member, config, reach = life.member, self.config, self.judge.reach
+        if getattr(member, "phase", "") == "over":
+            return  # it does nothing any more
         members = max(1, len(life.view_members))
         early = config.become_server_queue_size if config.retransmits else reach
         windows = [stream.window for stream in member.inbound.values() if stream.window is not None]

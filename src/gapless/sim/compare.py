@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import UNICASTS, Config
@@ -26,6 +24,7 @@ from gapless.sim.family import FAMILY
 from gapless.sim.faults import NEVER_NS, Loss, Targeted
 from gapless.sim.liveness import L1, L2
 from gapless.sim.naming import kind_of, life_address, node_name
+from gapless.sim.pool import results
 from gapless.sim.script import Script, Send, opening, payload
 from gapless.sim.seeds import split
 from gapless.sim.world import World
@@ -34,7 +33,7 @@ from gapless.wire import decode
 from gapless.wire.codec import size_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gapless.core.ready import Ready
     from gapless.identity import Address
@@ -223,7 +222,8 @@ def compare(
     cells: list[partial[Cell]] = [partial(run_cell, profile, loss, work) for loss in losses for profile in profiles]
     single: list[partial[SingleLoss]] = [partial(lose_one, profile, work.seed) for profile in profiles]
     result = Comparison(work)
-    for done, part in enumerate(_results([*cells, *single], workers), 1):
+    tasks: list[Callable[[], Cell | SingleLoss]] = [*cells, *single]
+    for done, part in enumerate(results(tasks, workers), 1):
         if isinstance(part, Cell):
             result.cells.append(part)
         else:
@@ -231,19 +231,6 @@ def compare(
         if progress is not None:
             progress(done)
     return result
-
-
-def _results(tasks: Sequence[Callable[[], Cell | SingleLoss]], workers: int) -> Iterator[Cell | SingleLoss]:
-    if workers <= 1:
-        yield from map(_call, tasks)
-        return
-    # A fresh interpreter each: a copy of one that has threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_call, tasks)
-
-
-def _call(task: Callable[[], Cell | SingleLoss]) -> Cell | SingleLoss:
-    return task()
 
 
 def run_cell(profile: str, loss_percent: float, work: Work) -> Cell:

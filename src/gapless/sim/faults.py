@@ -306,9 +306,12 @@ class Partition:
         """Drop what would leave the side (or, if symmetric, enter it)."""
         if not self.start_ns <= now_ns < self.end_ns:
             return copies
-        inside, outside = crossing.source.rstrip("'") in self.side, crossing.target not in self.side
-        cut = inside == outside if self.symmetric else inside and outside
-        return [] if cut else copies
+        return [] if self.cuts(crossing.source, crossing.target) else copies
+
+    def cuts(self, source: str, target: str) -> bool:
+        """Return whether nothing gets from one node to the other."""
+        inside, outside = source.rstrip("'") in self.side, target not in self.side
+        return inside == outside if self.symmetric else inside and outside
 
 
 class _Rated:

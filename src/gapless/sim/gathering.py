@@ -1,11 +1,12 @@
 """The swarm of groups that make their own views: who comes, goes, dies and is cut off, drawn from one seed.
 
-The story of a run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a durable member that goes
-and comes back, several at once. Each has a stretch of time of its own, long enough for the group to notice, or shorter,
-so that incidents overlap. All of it happens while the applications send.
+The story of a run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a durable member that
+goes and comes back, several at once. Each has a stretch of time of its own, long enough for the group to notice, or
+shorter, so that incidents overlap. All of it happens while the applications send.
 
 Three characters, as in swarm.py: *calm* runs only have joins, leaves and crashes (nobody that lives may be suspected),
-*gentle* runs also have pauses that are too short to be expelled for, *swarm* runs may have everything.
+*gentle* runs also have pauses that are too short to be expelled for, *swarm* runs may have everything. The profile
+``ordered`` needs links that lose nothing: its runs are calm, and their links keep the order.
 """
 
 from __future__ import annotations
@@ -15,9 +16,23 @@ from typing import TYPE_CHECKING
 
 from gapless.config import UNICASTS
 from gapless.sim.family import rare_branches, spread, with_profile
-from gapless.sim.faults import Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
+from gapless.sim.faults import NEVER_NS, Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
 from gapless.sim.naming import node_name
-from gapless.sim.script import Crash, Leave, Mark, Pause, Read, Resume, Script, Send, Start, payload
+from gapless.sim.script import (
+    HEAL,
+    ONE_WAY,
+    PARTITION,
+    Crash,
+    Leave,
+    Mark,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    payload,
+)
 from gapless.sim.seeds import per_mille, split
 from gapless.sim.swarm import _SIMPLE, Plan, draw_config
 from gapless.units import NS_PER_MS, NS_PER_S
@@ -55,8 +70,8 @@ FAULTS = (
 )
 """Every class of fault of the network and the machines that a swarm run may have; incidents come on top."""
 
-_PROFILES = ("nakack4", "nakack", "classic", "unicast3")
-_WEIGHTS = (7, 1, 1, 1)
+_PROFILES = ("nakack4", "nakack", "classic", "ordered", "unicast3")
+_WEIGHTS = (14, 2, 2, 1, 2)
 _MOST_NODES = 8
 
 
@@ -74,29 +89,50 @@ def draw_membership(
     character = character or rng.choices(CHARACTERS, weights=(2, 2, 16))[0]
     drawn = split(seed, "gathering profile").choices(_PROFILES, weights=_WEIGHTS)[0]
     profile = profile or (drawn if config is None else config.profile)
+    character = "calm" if profile == "ordered" else character
     members = members or rng.choices(range(2, _MOST_NODES + 1), weights=(1, 3, 4, 4, 3, 2, 1))[0]
     names = tuple(node_name(node) for node in range(1, members + 1))
     on = _classes_on(split(seed, "gathering classes"), character)
     pace = config or draw_pace(split(seed, "gathering config"), slow_reader="slow reader" in on)
-    story = _Story(split(seed, "story"), names, pace, character, durable=profile in {"nakack4", *UNICASTS})
+    delay_ns = split(seed, "gathering link").choice((50_000, NS_PER_MS, NS_PER_MS, 5 * NS_PER_MS))
+    durable = profile in {"nakack4", *UNICASTS}
+    story = _Story(split(seed, "story"), names, pace, delay_ns, character, durable)
     story.tell()
     script = Script(
         seed,
-        split(seed, "gathering link").choice((50_000, NS_PER_MS, NS_PER_MS, 5 * NS_PER_MS)),
+        delay_ns,
         story.now_ns + pace.heartbeat_interval_ns,
         actions=story.actions,
+        fifo=profile == "ordered",
         rare=rare_branches(seed, character),
         membership=True,
     )
     work = _work(split(seed, "gathering work"), names, messages, story, pace)
     script.actions += spread(seed, work, names, profile, "swarm" if character == "swarm" else "calm")
     _machines(seed, on, names, script)
-    script.actions.sort(key=lambda action: action.at_ns)
+    script.actions = _of_the_started(script.actions)
     faults = _faults(seed, on, story)
     late = _late(split(seed, "gathering late"), on, pace)
     whole = config or with_profile(seed, pace, profile)
     whole = replace(whole, xmit_from_random_member=False) if profile == "nakack" else whole
     return Plan(seed, character, profile, whole, script, faults, late, on)
+
+
+def _of_the_started(actions: list[Action]) -> list[Action]:
+    """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
+    actions = sorted(actions, key=lambda action: action.at_ns)
+    first_ns: dict[str, int] = {}
+    for action in actions:
+        if isinstance(action, Start):
+            first_ns.setdefault(action.who, action.at_ns)
+    left: list[Action] = []
+    for action in actions:
+        start_ns = first_ns.get(action.who, NEVER_NS)
+        if isinstance(action, Mark) or start_ns <= action.at_ns:
+            left.append(action)
+        elif isinstance(action, Read) and start_ns < NEVER_NS:
+            left.append(action._replace(at_ns=start_ns))
+    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
 
 
 def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
@@ -129,10 +165,10 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
         "leave_timeout_ns": rng.choice((200, 1000, 3000)) * NS_PER_MS,
         "hold_timeout_ns": rng.choice((300, 1000, 4000)) * NS_PER_MS,
         "on_hold_full": rng.choice(("wait", "wait", "release")),
-        "pin_after_ns": rng.choice((200, 1000, 5000)) * NS_PER_MS,
+        "pin_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
         "on_pin": rng.choice(("warn", "wait", "expel")),
         "state_timeout_ns": rng.choice((100, 300, 1000)) * NS_PER_MS,
-        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 256 << 10)),
+        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 16 << 10)),
         "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
         "loopback": True,
     }
@@ -149,11 +185,11 @@ class _Story:
     rng: Random
     names: tuple[str, ...]
     config: Config
+    delay_ns: int
     character: str
     durable: bool
     now_ns: int = 0
     actions: list[Action] = field(default_factory=list)
-    partitions: list[Partition] = field(default_factory=list)
     up: list[str] = field(default_factory=list)
     bursts_ns: list[int] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
@@ -187,17 +223,20 @@ class _Story:
         down = [name for name in self.names if name not in self.up]
         found: list[Callable[[], None]] = [self._restart, self._leave]
         if len(self.up) > 1:
-            found += [self._crash, self._coordinator_dies, self._change_at_once]
+            found += [self._crash, self._coordinator_dies]
         if len(self.up) > 3:
-            found += [self._two_crash]
+            found += [self._two_crash, self._two_crash]
         if down:
-            found += [self._come, self._come]
+            found += [self._come]
+        if down and len(self.up) > 1:
+            found += [self._change_at_once, self._change_at_once, self._giver_dies, self._giver_dies]
         if self.durable and len(self.up) > 1:
             found += [self._go_and_return, self._go_and_return]
         if self.character != "calm" and self.up:
             found.append(self._stand_still)
         if self.character == "swarm" and len(self.up) > 1:
             found += [self._freeze, self._part, self._part, self._part]
+            found += [self._pin, self._pin] if self.config.on_pin == "expel" else []
         return found
 
     # The beginning
@@ -252,7 +291,8 @@ class _Story:
         if down:
             self._start(self.rng.choice(down), self.now_ns)
         config = self.config
-        moment_ns = self.rng.choice((config.view_gap_ns + 10 * NS_PER_MS, config.join_timeout_ns, config.join_interval_ns))
+        moments_ns = config.view_gap_ns + 10 * NS_PER_MS, config.join_timeout_ns, config.join_interval_ns
+        moment_ns = self.rng.choice(moments_ns)
         self.actions.append(Crash(self._soon_ns(moment_ns), oldest))
         self._down(oldest)
         self._pass(1)
@@ -275,18 +315,48 @@ class _Story:
         self._work_hard()
         self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
         self._down(name)
+        if self.character == "swarm" and self.up and self.rng.random() < 0.4:
+            self._leave_unheard(name)
         if self.rng.random() < 0.3:
             self._pass(2)
             self.now_ns += self.config.leave_timeout_ns
             self._start(name, self.now_ns)
 
+    def _leave_unheard(self, name: str) -> None:
+        """Nobody answers one that leaves: it is alone, or somebody else does not acknowledge in time."""
+        length_ns = 2 * self.config.leave_timeout_ns + self.notice_ns
+        if self.rng.random() < 0.5:
+            self._pause(length_ns)
+            return
+        self._partition(Partition([name], self.now_ns, self.now_ns + length_ns))
+        self.now_ns += length_ns
+
     def _change_at_once(self) -> None:
-        """Some leave and some join in the same moment."""
-        gap_ns = max(1, self.config.view_gap_ns)
-        self.actions.append(Leave(self._soon_ns(gap_ns), leaving := self.rng.choice(self.up)))
-        self._down(leaving)
-        for name in [name for name in self.names if name not in self.up and name != leaving][:2]:
-            self._start(name, self._soon_ns(gap_ns))
+        """Some leave while others that have joined are about to confirm their view."""
+        leaving = self.rng.sample(self.up[1:] or self.up, min(2, len(self.up[1:] or self.up)))
+        for name in [name for name in self.names if name not in self.up][:2]:
+            self._start(name, self.now_ns)
+        for name in leaving:
+            at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
+            self.actions.append(Leave(at_ns, name))
+            self._down(name)
+
+    def _giver_dies(self) -> None:
+        """One joins and wants the state; the one that is most likely to give it dies on the way."""
+        down = [name for name in self.names if name not in self.up]
+        name, oldest = self.rng.choice(down), self.up[0]
+        self._work_hard()
+        self.actions.append(Start(self.now_ns, name, f"name-{name}" if name in self.named else "", True))
+        self.up.append(name)
+        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
+        self.actions.append(Crash(at_ns, oldest))
+        self._down(oldest)
+        self._pass(1)
+
+    def _pin(self) -> None:
+        """One stands still under load for so long that it pins the windows."""
+        self.bursts_ns += (self.now_ns,) * 3
+        self._pause(self.config.pin_after_ns * 3 // 2 + self.config.view_gap_ns)
 
     def _go_and_return(self) -> None:
         """A durable member dies under load and comes back, in time or too late."""
@@ -320,7 +390,7 @@ class _Story:
         self.now_ns += length_ns
 
     def _part(self) -> None:
-        """The group comes apart: halves, thirds, or one alone; both ways or one way; and perhaps again while it mends."""
+        """The group comes apart: halves, thirds, one alone; both ways or one way; perhaps again while it mends."""
         rng = self.rng
         self._work_hard()
         start_ns, end_ns = self.now_ns, self.now_ns + rng.choice((1, 2, 3)) * self.notice_ns
@@ -339,12 +409,16 @@ class _Story:
             end_ns = start_ns + self.notice_ns
             self._partition(Partition.draw(rng, self.up, start_ns, end_ns))
             self.now_ns = end_ns
+        elif len(self.up) > 1 and rng.random() < 0.3:
+            name = rng.choice(self.up)
+            self.actions.append(Crash(end_ns + rng.randrange(2 * self.config.merge_interval_ns), name))
+            self._down(name)
+            self.now_ns += 2 * self.config.merge_interval_ns
 
     def _partition(self, partition: Partition) -> None:
-        self.partitions.append(partition)
         side = ",".join(sorted(partition.side))
-        kind = "partition" if partition.symmetric else "one-way"
-        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, "heal"))
+        kind = PARTITION if partition.symmetric else ONE_WAY
+        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, HEAL))
 
     def _work_hard(self, at_ns: int | None = None) -> None:
         """Let everybody send much at this time."""
@@ -378,7 +452,7 @@ def _work(rng: Random, names: tuple[str, ...], messages: int, story: _Story, con
 
 
 def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
-    made: list[Fault] = list(story.partitions)
+    made: list[Fault] = []
     for name in on:
         rng = split(seed, f"gathering {name}")
         if name == "targeted":
@@ -396,7 +470,9 @@ def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
 
 def _target(rng: Random, story: _Story) -> Fault:
     """Draw what is lost on purpose: frames of the membership, once or for a while."""
-    kind = rng.choice(("VIEW", "VIEW", "JOIN", "ALIVE", "SUSPECT", "LEAVE", "BEACON", "MERGE", "AGREE", "OFFER", "CHUNK"))
+    kind = rng.choice(
+        ("VIEW", "VIEW", "JOIN", "ALIVE", "SUSPECT", "LEAVE", "BEACON", "MERGE", "AGREE", "OFFER", "CHUNK")
+    )
     if rng.random() < 0.5:
         victim = rng.choice(story.names)
         return Targeted("about", lambda crossing: crossing.label.kind == kind and crossing.target == victim)

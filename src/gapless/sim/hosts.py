@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapless.core.rare import Rarely
     from gapless.sim.model import Life
     from gapless.sim.network import Parcel
-    from gapless.sim.script import Action
+    from gapless.sim.script import Action, Start
     from gapless.wire import Datagram
 
 
@@ -45,6 +45,7 @@ class Host:
         "life_name",
         "member",
         "name",
+        "next_start",
         "next_wake_ns",
         "node",
         "paused",
@@ -71,6 +72,7 @@ class Host:
         self.member: Member | None = None
         self.durable = ""
         self.wants_state = False
+        self.next_start: Start | None = None
         self.application = Application()
         self._reset()
 

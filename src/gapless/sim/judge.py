@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from gapless.core.ready import GROUP, Refused
+from gapless.core.ready import GROUP, Refused, StateReceived
 from gapless.core.streams import Streams
 from gapless.modes import Mode
 from gapless.sim.faults import NEVER_NS
 from gapless.sim.learning import NOTHING, Expected, Learner, Sent, Violation
 from gapless.sim.model import Heard, Life, Model, Waiting
 from gapless.wire import Ack, Close, Data, Datagram, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Tail, Unreliable, Vote
-from gapless.wire.frames import CONNECTION, Membership, State
+from gapless.wire.frames import CONNECTION, Alive, Membership, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.config import Config
     from gapless.core.member import Member
@@ -87,7 +87,8 @@ class Check:
     What is not the stream to the group has hooks of its own: ``sent`` for every send, ``beside_in`` and ``beside_out``
     for frames, ``told`` for events before the frames are looked at, ``handed`` for deliveries, ``stepped`` after a step
     of a member that has connections. Frames about membership and state have ``about_in`` and ``about_out``; ``began``
-    and ``ended`` tell of lives, ``scattered`` that a group which was one has another view to come.
+    and ``ended`` tell of lives, ``gave`` of a state that is given, ``scattered`` that a group which was one has another
+    view to come.
 
     A check that is ``only_at_rest`` sees the frames that go out while the group rests, and no others.
     """
@@ -148,7 +149,7 @@ class Judge(Learner):
         self.gentle = self.calm = False
         self.group_bound_ns = 0
         self.rested_ns = 0
-        self.states: dict[bytes, dict[Address, int]] = {}
+        self.states: dict[bytes, dict[tuple[Address, int], int]] = {}
         self.reach = config.reach
         self.by_view = config.row.numbering == "view"
         self.keeps = config.row.release == "stability" and not config.discard_delivered
@@ -185,6 +186,7 @@ class Judge(Learner):
         self._scattered = self._hooks("scattered")
         self._began = self._hooks("began")
         self._ended = self._hooks("ended")
+        self._gave = self._hooks("gave")
 
     @property
     def resting(self) -> bool:
@@ -246,10 +248,16 @@ class Judge(Learner):
             for hook in self._scattered:
                 hook()
 
-    def give_state(self, life: Life, state: bytes) -> None:
-        """Take note of a state that an application gives: what it has been handed, and with that what comes next."""
-        due = {origin: heard.due() for origin, heard in life.heard.items() if heard.open}
-        self.states[state] = {**due, life.address: life.own_next}
+    def give_state(self, life: Life, state: bytes, handed: Mapping[tuple[Address, int], int]) -> None:
+        """Take note of a state that an application gives.
+
+        It covers what the application was ``handed`` of each stream, and what came before the streams of the giver.
+        """
+        before = {(origin, heard.epoch): heard.due() - 1 for origin, heard in life.heard.items() if heard.open}
+        own = {(life.address, life.epoch): life.own_next - 1}
+        self.states[state] = {**handed, **before, **own}
+        for hook in self._gave:
+            hook(life, state)
 
     def install(
         self,
@@ -289,14 +297,18 @@ class Judge(Learner):
         """Begin to listen to a member of the new view."""
         if self.by_view:
             life.heard[origin] = Heard(self.model.stream_of(origin, life.epoch), 0, 0, life.epoch)
+            life.heard[origin].cover(life.covered.get((origin, life.epoch), 0))
             return
         marks, former = digest.get(origin), life.departed.pop(origin, None)
         start, stream = None if marks is None else marks.delivered, self.model.stream_of(origin, 0)
         if former is None:
             life.heard[origin] = Heard(stream, start)
         else:
-            life.heard[origin] = Heard(stream, start, former.end())
+            life.heard[origin] = Heard(stream, start, former.delivered if life.transferring else former.end())
+            if life.transferring:
+                life.heard[origin].owe(former.next, former.delivered)
             life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
+        life.heard[origin].cover(life.covered.get((origin, 0), 0))
         if marks is not None:
             self._learn_hint(life, origin, marks)
 
@@ -372,6 +384,8 @@ class Judge(Learner):
             self._learn_cause(life, cause)
         events = ready.events
         if events:
+            if life.transferring and any(isinstance(event, StateReceived) for event in events):
+                moved = life.heard  # what there was no room for moves on
             self._learn_events(life, events)
             for event in events:
                 for hook in self._told:
@@ -425,13 +439,14 @@ class Judge(Learner):
             for hook in self._handed:
                 hook(life, delivery)
             return
-        # The rest of the own stream of the view before.
-        stream, due = life.former or (life.stream, 0)
-        due = stream.wanted_from(due)
+        # The rest of the own stream of a view before.
+        epoch = delivery.epoch
+        stream = self.model.stream_of(life.address, epoch)
+        due = stream.wanted_from(max(life.formers.get(epoch, 1), life.covered.get((life.address, epoch), 0) + 1))
         same = b"".join(delivery.messages()) == stream.content(delivery.first, delivery.last)
         if delivery.first != due or not same:
             self.report("S3", f"{life.name} delivers {delivery.first} of its own former stream, but {due} is next")
-        life.former = stream, delivery.last + 1
+        life.formers[epoch] = delivery.last + 1
 
     def _hear(self, life: Life, said: Datagram | None, before: object, ready: Ready) -> tuple[Address, ...]:
         """Look at and learn what came in; return whose stream may have moved by it."""
@@ -460,6 +475,8 @@ class Judge(Learner):
         """Look at the frames of a datagram that are about the group or the application's state; return the others."""
         for frame in said.frames:
             if type(frame) in ABOUT:
+                if isinstance(frame, Alive) and frame.view is not None and frame.origin == said.sender:
+                    life.confirmed.add((frame.view, frame.origin))
                 for hook in self._about_in:
                     hook(life, said.sender, frame)
         return of_streams(said)

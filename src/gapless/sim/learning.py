@@ -76,6 +76,19 @@ def _acked(known: Mapping[Address, int], last: Address, members: Iterable[Addres
     return known[max(former)] if former else None
 
 
+def is_rest(life: Life, event: Oversized | Lost | Started) -> bool:
+    """Return whether a durable member tells of what it misses because of its absence, not of its streams as they are.
+
+    That is what lies before the start that it was told; or the rest of a message in pieces that its former life had
+    begun: the beginning is gone with that life, so the message is lost, though these pieces are there.
+    """
+    heard = life.heard.get(event.origin)
+    if heard is None or not life.durable or not isinstance(event, Lost):
+        return False
+    before = event.last <= heard.start
+    return before or heard.start < event.first <= event.last < heard.stream.whole_from(heard.start + 1)
+
+
 class Learner:
     """What a judge knows, and how it comes to know it."""
 
@@ -84,7 +97,7 @@ class Learner:
     by_view: bool
     local_ns: int
     expected: Expected
-    states: dict[bytes, dict[Address, int]]
+    states: dict[bytes, dict[tuple[Address, int], int]]
     _digest: Digest
     _departing: list[Address]
 
@@ -239,7 +252,8 @@ class Learner:
             if isinstance(event, GivenUp):
                 self._learn_given_up(life, event)
             elif isinstance(event, (Oversized, Lost, Started)) and event.origin in life.heard:
-                self._learn_skip(life.heard[event.origin], event)
+                if not is_rest(life, event):
+                    self._learn_skip(life.heard[event.origin], event)
             elif isinstance(event, StateReceived):
                 self._learn_state(life, event)
             elif isinstance(event, Released) and event.reason == "capacity":
@@ -250,10 +264,13 @@ class Learner:
     def _learn_state(self, life: Life, event: StateReceived) -> None:
         """Learn that the application has a state: what is in it is not handed out any more."""
         life.transferring = False
-        for origin, due in self.states.get(event.state, {}).items():
-            heard = life.heard.get(origin) or life.departed.get(origin)
-            if heard is not None:
-                heard.next = max(heard.next, due)
+        life.covered = self.states.get(event.state, {})
+        if (mine := life.covered.get((life.address, life.epoch))) is not None:
+            life.own_next = max(life.own_next, mine + 1)
+        for origin, heard in (*life.heard.items(), *life.departed.items()):
+            heard.cover(life.covered.get((origin, heard.epoch), 0))
+        for key, past in life.past.items():
+            past.cover(life.covered.get(key, 0))
 
     def _learn_skip(self, heard: Heard, event: Oversized | Lost | Started) -> None:
         """Learn that a stream leaves something out, and check that it may: only what is gone, and not there."""
@@ -296,6 +313,8 @@ class Learner:
                 self.report("S3", f"{origin} departs, but {heard.due()} was there and was not handed out")
         self._departing.clear()
         if self.by_view:
+            if life.transferring:
+                life.past.update(((origin, heard.epoch), heard) for origin, heard in life.departed.items())
             life.departed.clear()
 
     @staticmethod

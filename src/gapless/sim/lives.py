@@ -4,8 +4,8 @@ On a start: a participant is made, under the node's own name and with the next i
 
 On a view: it is installed by a tick of its own; the judge is told before.
 
-On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has left
-is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
+On the end of a life: one that was expelled joins again at once in a new life, as a shell would let it; one that has
+left is gone. Who is asked for the application's state gives it, and who gets one goes on from it.
 
 All actions of a script are meant for the node, whatever life it has; what has to wait for a view waits through lives.
 """
@@ -19,10 +19,10 @@ from gapless.core.ready import Expelled, Left, StateReceived, StateWanted
 from gapless.identity import group_id
 from gapless.sim.application import Application
 from gapless.sim.belonging import group_bound_ns
-from gapless.sim.faults import NEVER_NS, Clock
+from gapless.sim.faults import NEVER_NS, Clock, Partition
 from gapless.sim.hosts import Host
 from gapless.sim.liveness import CLOCK_PERCENT
-from gapless.sim.script import Crash, Pause, Resume, Scripted, Start
+from gapless.sim.script import HEAL, ONE_WAY, PARTITION, Crash, Mark, Pause, Resume, Scripted, Start
 from gapless.sim.seeds import split
 from gapless.sim.stage import Stage
 
@@ -37,7 +37,7 @@ GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
 
 _RARELY = 0.25
-_STATE_SIZES_BYTES = (0, 1500, 6000, 20_000)
+_STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
 
 
 class Lives(Stage):
@@ -50,6 +50,8 @@ class Lives(Stage):
         judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
         faults = [fault for fault in self.network.chain.faults if not (isinstance(fault, Scripted) and not fault.fates)]
         if faults or self.late is not None or script.late_ns or config.on_pin == "expel":
+            return
+        if any(isinstance(action, Mark) and action.what in {PARTITION, ONE_WAY} for action in script.actions):
             return
         pauses = [action for action in script.actions if isinstance(action, (Pause, Resume))]
         longest_ns = config.suspect_after_ns * 100 // CLOCK_PERCENT
@@ -75,8 +77,10 @@ class Lives(Stage):
             host.life = self.judge.begin(host.address, host.life_name, member)
             self.observer.started(host.life)
         elif host.member is None:
-            host.durable, host.wants_state = action.durable, action.state
+            host.durable, host.wants_state, host.next_start = action.durable, action.state, None
             self._join(host)
+        else:
+            host.next_start = action  # once the present life has ended by itself
 
     def _join(self, host: Host) -> None:
         """Begin the next life of a node, and let it look for a group."""
@@ -98,6 +102,19 @@ class Lives(Stage):
             return name in on and self.now_ns < self.script.calm_ns and draw() < _RARELY
 
         return rarely
+
+    def _mark(self, action: Mark) -> None:
+        """Take note of a mark; where members make their own views, a partition begins or ends with it."""
+        if self.sightings is None:
+            self.observer.mark(action)
+            return
+        self.judge.t_ns = self.now_ns
+        self.sightings.mark(action)
+        side, cuts = frozenset(action.who.split(",")), self.network.cuts
+        if action.what == HEAL:
+            self.network.cuts = [cut for cut in cuts if cut.side != side]
+        elif action.what in {PARTITION, ONE_WAY}:
+            cuts.append(Partition(side, self.now_ns, NEVER_NS, symmetric=action.what == PARTITION))
 
     # Views
 
@@ -142,6 +159,18 @@ class Lives(Stage):
         """Return whether everybody that wanted the application's state has it."""
         return not any(host.life is not None and host.life.transferring for host in self._alive())
 
+    def _is_confirmed(self) -> bool:
+        """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
+        participants: list[Any] = [host.member for host in self._alive()]
+        if any(one.liveness.dead or one.liveness._asked for one in participants):
+            return False
+        for life in (host.life for host in self._alive()):
+            view = None if life is None else life.view
+            if life is not None and view is not None and view.id.coordinator == life.address:
+                others = view.members[1:]
+                return all((view.id, member) in life.confirmed for member in others)
+        return True
+
     @staticmethod
     def _roster_of(host: Host) -> Any:
         participant: Any = host.member
@@ -180,6 +209,8 @@ class Lives(Stage):
                 self._end_life(host)
                 self._pending_actions -= len(host.postponed)
                 host.postponed = []
+                if host.next_start is not None:
+                    self._start(host.next_start)
                 return
             if isinstance(event, StateWanted):
                 self._give_state(host, event)
@@ -198,7 +229,8 @@ class Lives(Stage):
         assert life is not None
         size_bytes = split(self.script.seed, f"state {host.name}").choice(_STATE_SIZES_BYTES)
         state = host.application.save(f"{host.life_name} {event.transfer}", size_bytes)
-        self.judge.give_state(life, state)
+        handed = {key: last for key, (last, _, _) in host.application.handed.items()}
+        self.judge.give_state(life, state, handed)
         self._call(host, "provide", participant.provide, event.transfer, state)
 
 

@@ -106,6 +106,7 @@ class Heard:
         "_known",
         "announced",
         "asked_ns",
+        "covered",
         "delivered",
         "early",
         "epoch",
@@ -117,6 +118,7 @@ class Heard:
         "marks",
         "next",
         "open",
+        "owed",
         "restarted",
         "skipped",
         "start",
@@ -131,6 +133,8 @@ class Heard:
         self.start = max(start or 0, former)
         self.restarted = 0
         self.forgiven = 0
+        self.covered = 0
+        self.owed: tuple[int, int] | None = None
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -148,8 +152,26 @@ class Heard:
         start = max(start, self.start)
         self.open = True
         self.start = self.delivered = self.high = start
-        self.next = start + 1
+        self.next = max(start, self.covered) + 1
         self.marks = Marks(start, start, start)
+        if self.owed is not None:
+            self.owe(*self.owed)
+
+    def owe(self, due: int, taken: int) -> None:
+        """Learn that the same stream was taken up to ``taken`` before, and ``due`` is still to be handed out of that.
+
+        So it is where deliveries wait for the application's state, while their origin departs and comes back.
+        """
+        self.owed = due, taken
+        if self.open:
+            self.next = max(min(due, self.next), self.covered + 1)
+            if self.start > taken:
+                self.lost.append((taken + 1, self.start))
+
+    def cover(self, upto: int) -> None:
+        """Learn that the application's state has everything up to ``upto``: that is not handed out any more."""
+        self.covered = max(self.covered, upto)
+        self.next = max(self.next, self.covered + 1)
 
     def know(self, high: int, now_ns: int) -> None:
         """Note that everything up to ``high`` is known to exist from now on."""
@@ -184,7 +206,7 @@ class Heard:
         self.start = start
         self.restarted = start
         self.high = max(self.high, start)
-        self.next = start + 1
+        self.next = max(start, self.covered) + 1
 
     def end(self) -> int:
         """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
@@ -223,16 +245,19 @@ class Life:
         "address",
         "alive",
         "blocked",
+        "confirmed",
+        "covered",
         "departed",
         "durable",
         "epoch",
-        "former",
+        "formers",
         "heard",
-        "member",
-        "name",
         "leaving_ns",
         "let_go",
+        "member",
+        "name",
         "own_next",
+        "past",
         "room",
         "roster",
         "stream",
@@ -256,11 +281,14 @@ class Life:
         self.views = 0
         self.epoch = 0
         self.stream = model.stream_of(address, 0)
-        self.former: tuple[Stream, int] | None = None
+        self.formers: dict[int, int] = {}
         self.room = WaitingRoom()
         self.roster: Roster | None = None
         self.durable = False
         self.let_go: set[str] = set()
+        self.confirmed: set[tuple[ViewId, Address]] = set()
+        self.covered: dict[tuple[Address, int], int] = {}
+        self.past: dict[tuple[Address, int], Heard] = {}
         self.transferring = False
         self.leaving_ns: int | None = None
         self.heard: dict[Address, Heard] = {}
@@ -280,11 +308,15 @@ class Life:
     def hearing(self, origin: Address, epoch: int = 0) -> Heard | None:
         """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
         heard = self.heard.get(origin)
-        return heard if heard is not None and heard.epoch == epoch else self.departed.get(origin)
+        if heard is not None and heard.epoch == epoch:
+            return heard
+        heard = self.departed.get(origin)
+        return heard if heard is not None and heard.epoch == epoch else self.past.get((origin, epoch))
 
     def restart(self, epoch: int) -> None:
         """Begin the own stream anew: what has no number yet is sent in the new one."""
-        before, self.former = self.stream, (self.stream, self.own_next)
+        before = self.stream
+        self.formers[self.epoch] = self.own_next
         self.epoch, self.own_next = epoch, 1
         self.stream = self._model.stream_of(self.address, epoch)
         self.stream.queue = before.queue

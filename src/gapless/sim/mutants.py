@@ -14,11 +14,13 @@ import inspect
 import textwrap
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import LocalProtocolError
 from gapless.sim.bugs import FIRST, Mutant
 from gapless.sim.family_bugs import FAMILY
+from gapless.sim.membership_bugs import MEMBERSHIP
 from gapless.sim.run import simulate
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Verdict(NamedTuple):
     seeds: int
 
 
-MUTANTS = (*FIRST, *FAMILY)
+MUTANTS = (*FIRST, *FAMILY, *MEMBERSHIP)
 """Every planted bug."""
 
 
@@ -59,8 +61,10 @@ def _resolve(target: str) -> tuple[Any, str]:
     return owner, name
 
 
-def _mutate(mutant: Mutant, original: Callable[..., Any]) -> Callable[..., Any]:
-    source = inspect.getsource(original)
+def _mutate(mutant: Mutant, original: Any) -> Any:
+    """Return the function, or the property, with the bug in it."""
+    function: Any = original.fget if isinstance(original, property) else original
+    source = inspect.getsource(function)
     if source.count(mutant.old) != 1:
         raise LocalProtocolError(
             f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times in the source"
@@ -68,9 +72,8 @@ def _mutate(mutant: Mutant, original: Callable[..., Any]) -> Callable[..., Any]:
     changed = textwrap.dedent(source.replace(mutant.old, mutant.new))
     code = compile(changed, f"<mutant {mutant.name}>", "exec", future.annotations.compiler_flag, dont_inherit=True)
     namespace: dict[str, Any] = {}
-    exec(code, original.__globals__, namespace)  # noqa: S102 - the text comes from the tables of bugs
-    result: Callable[..., Any] = namespace[original.__name__]
-    return result
+    exec(code, function.__globals__, namespace)  # noqa: S102 - the text comes from the tables of bugs
+    return namespace[function.__name__]
 
 
 def named(name: str) -> Mutant:
@@ -87,10 +90,11 @@ def hunt(mutant: Mutant, seeds: int) -> Verdict:
     for seed in range(seeds):
         with planted(mutant):
             try:
-                outcome = simulate(seed, profile=profile, hasty=True)
+                outcome = simulate(seed, profile=profile, membership=mutant.membership, hasty=True)
             except LocalProtocolError:
                 continue  # the run breaks off: no check has caught anything
-        if outcome.violations and simulate(seed, profile=profile, hasty=True).ok:
+        sound = partial(simulate, seed, profile=profile, membership=mutant.membership, hasty=True)
+        if outcome.violations and sound().ok:
             return Verdict(mutant, outcome.violations[0].check, seed, seed + 1)
     return Verdict(mutant, "", 0, seeds)
 

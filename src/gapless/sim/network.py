@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Copy, Crossing
+from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Chain, Copy, Crossing, Partition
 from gapless.sim.naming import NOISE
 from gapless.sim.script import Fate
 from gapless.wire import decode
@@ -64,6 +64,7 @@ class Network:
         self._nth: dict[tuple[object, ...], int] = {}
         self._losing: set[tuple[str, str]] = set()
         self._last_ns: dict[tuple[str, str], int] | None = {} if fifo else None
+        self.cuts: list[Partition] = []
 
     def cross(
         self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
@@ -77,6 +78,8 @@ class Network:
         books.sent += 1
         nth = 0 if label is None else self._count((*label, source, target))
         crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
+        if self.cuts and any(cut.cuts(source, target) for cut in self.cuts):
+            return self._cut(link, books, label, crossing)
         copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
         if self._last_ns is not None and copies:
             copies, reason = self._in_order(link, copies, reason, now_ns)
@@ -92,6 +95,17 @@ class Network:
         if label is not None:
             self._note_loss(link, label, lost=not originals)
         return [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies], reason, crossing
+
+    def _cut(
+        self, link: tuple[str, str], books: Books, label: Label | None, crossing: Crossing
+    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+        """Drop what would cross a line that the script has drawn; that is said in the script, not frame by frame."""
+        books.dropped += 1
+        struck = self.chain.struck
+        struck[Partition.name] = struck.get(Partition.name, 0) + 1
+        if label is not None:
+            self._note_loss(link, label, lost=True)
+        return [], Partition.name, crossing
 
     def _in_order(self, link: tuple[str, str], copies: list[Copy], reason: str, now_ns: int) -> tuple[list[Copy], str]:
         """Let no copy arrive before what was sent earlier on the same link."""
@@ -114,7 +128,7 @@ class Network:
 
     def calm(self, now_ns: int) -> bool:
         """Return whether nothing can happen to what is sent now."""
-        if self._last_ns is not None:
+        if self._last_ns is not None or self.cuts:
             return False
         return not self.chain.faults or now_ns >= self.chain.until_ns
 

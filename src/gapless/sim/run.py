@@ -146,6 +146,11 @@ def world_of(plan: Plan, *, record: bool = False, trace: bool = False, hasty: bo
     )
 
 
+def usual_messages(*, membership: bool) -> int:
+    """Return how many messages each node sends if nobody says otherwise."""
+    return gathering.MESSAGES if membership else MESSAGES
+
+
 def plan_of(
     seed: int,
     *,
@@ -157,8 +162,8 @@ def plan_of(
     membership: bool = False,
 ) -> Plan:
     """Return what a seed draws: a group that is told its views, or one that makes its own."""
-    drawn, usual = (draw_membership, gathering.MESSAGES) if membership else (draw, MESSAGES)
-    messages = usual if messages is None else messages
+    messages = usual_messages(membership=membership) if messages is None else messages
+    drawn = draw_membership if membership else draw
     return drawn(seed, members=members, messages=messages, character=character, profile=profile, config=config)
 
 
@@ -244,9 +249,7 @@ def sweep(
     """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done."""
     result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
     begin_s = perf_counter()
-    run = partial(
-        simulate, members=members, messages=messages, profile=profile, config=config, membership=membership
-    )
+    run = partial(simulate, members=members, messages=messages, profile=profile, config=config, membership=membership)
     for outcome in _outcomes(run, seeds, workers):
         result.add(outcome)
         if progress is not None:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from gapless.config import Config
 from gapless.errors import ConfigError, LocalProtocolError
+from gapless.sim.letters import ScenarioError, show_time
 from gapless.sim.mutants import named, planted
 from gapless.sim.script import Install, Mark, Script, Start
 from gapless.sim.story import Stage, show_marks, show_verdict
-from gapless.sim.words import ScenarioError, read_script, show_script, show_time
+from gapless.sim.words import read_script, show_script
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

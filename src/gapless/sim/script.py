@@ -135,8 +135,15 @@ class Read(NamedTuple):
     per_message_ns: int
 
 
+PARTITION, ONE_WAY, HEAL = "partition", "one-way", "heal"
+"""The marks of a partition: nothing crosses between the two sides, or nothing leaves the side that is named."""
+
+
 class Mark(NamedTuple):
-    """Something that the world only takes note of: ``partition`` or ``heal``, with the members of one side."""
+    """Something that the world takes note of: ``partition``, ``one-way`` or ``heal``, with the members of one side.
+
+    Where members make their own views, the side is really cut off from one mark to the other.
+    """
 
     at_ns: int
     who: str
@@ -240,8 +247,11 @@ def opening(names: tuple[str, ...], *, at_ns: int = 0, digest: str = ZERO) -> li
 
 
 __all__ = [
+    "HEAL",
     "INTACT",
     "LOST",
+    "ONE_WAY",
+    "PARTITION",
     "ZERO",
     "Action",
     "Cancel",

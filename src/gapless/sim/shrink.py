@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gapless.errors import GaplessError, LocalProtocolError
 from gapless.sim.checkers import CHECKS
-from gapless.sim.run import world_of
+from gapless.sim.run import plan_of, usual_messages, world_of
 from gapless.sim.scenario import Scenario, find_mutant, plant, play, show_head, show_knobs
-from gapless.sim.script import ZERO, Crash, Install, Mark, Pause, Resume, Script, Send, Start
+from gapless.sim.script import HEAL, ZERO, Crash, Install, Learn, Mark, Note, Pause, Resume, Script, Send, Start
 from gapless.sim.story import LONGEST_EVENTS, look_closely
-from gapless.sim.swarm import MESSAGES, draw
+from gapless.sim.swarm import MESSAGES
 from gapless.sim.tracing import Tracer
 from gapless.sim.world import World
 
@@ -103,7 +103,27 @@ def sound(script: Script) -> bool:
         return False
     if any(action.at_ns > script.calm_ns for action in actions if not isinstance(action, Send)):
         return False
-    return _loss_is_only(script) and _membership_is_sound(actions)
+    whole = _gathering_is_sound(actions) if script.membership else _membership_is_sound(actions)
+    return _loss_is_only(script) and whole
+
+
+def _gathering_is_sound(actions: list[Action]) -> bool:
+    """Return whether members that make their own views can: nobody is told one, and what stops them comes to an end."""
+    started: set[str] = set()
+    paused: set[str] = set()
+    cut: set[str] = set()
+    for action in actions:
+        if isinstance(action, Start):
+            started.add(action.who)
+        elif isinstance(action, Mark):
+            cut = cut - {action.who} if action.what == HEAL else cut | {action.who}
+        elif isinstance(action, (Install, Note, Learn)) or action.who not in started:
+            return False
+        elif isinstance(action, Pause):
+            paused.add(action.who)
+        elif isinstance(action, (Resume, Crash)):
+            paused.discard(action.who)
+    return bool(started) and not paused and not cut
 
 
 def _membership_is_sound(actions: list[Action]) -> bool:
@@ -344,16 +364,19 @@ class Origin(NamedTuple):
     members: int | None = None
     config: Config | None = None
     profile: str | None = None
+    membership: bool = False
 
     @property
     def command(self) -> str:
         """The command that repeats the run."""
-        messages = f" --messages {self.messages}" if self.messages != MESSAGES else ""
+        usual = usual_messages(membership=self.membership)
+        messages = f" --messages {self.messages}" if self.messages != usual else ""
         members = f" --members {self.members}" if self.members is not None else ""
         profile = f" --profile {self.profile}" if self.profile is not None else ""
         knobs = "" if self.config is None else ";".join(show_knobs(self.config).split())
         properties = f' --properties "{knobs}"' if knobs else ""
-        return f"gapless sim {self.seed}{messages}{members}{profile}{properties}"
+        membership = " --membership" if self.membership else ""
+        return f"gapless sim {self.seed}{membership}{messages}{members}{profile}{properties}"
 
 
 @dataclass(slots=True)
@@ -394,12 +417,13 @@ class Shrunk:
 
 def recorded(origin: Origin, bug: str = "") -> tuple[Case, str]:
     """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
-    plan = draw(
+    plan = plan_of(
         origin.seed,
         messages=origin.messages,
         members=origin.members,
         profile=origin.profile,
         config=origin.config,
+        membership=origin.membership,
     )
     with plant(bug):
         world = world_of(plan, record=True)
@@ -475,7 +499,8 @@ def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] |
             if progress is not None:
                 progress(tried)
             try:
-                shrunk = shrink_seed(Origin(seed, messages, profile=profile), bug=bug)
+                origin = Origin(seed, messages, profile=profile, membership=find_mutant(bug).membership)
+                shrunk = shrink_seed(origin, bug=bug)
             except NotReproducedError:
                 continue
             if shrunk is not None:

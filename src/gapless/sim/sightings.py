@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.ready import Expelled, HoldFull, Left, Released, StateReceived, StateWanted, Suspected
+from gapless.core.ready import Expelled, HoldFull, Left, Pinned, Released, StateReceived, StateWanted, Suspected
 from gapless.sim.judge import Check, Judge
-from gapless.wire.frames import Join, MergeAsk, Suspect
+from gapless.wire.frames import Join, MergeAsk
 
 if TYPE_CHECKING:
     from gapless.core.ready import Event
@@ -136,11 +136,9 @@ class Sightings(Check):
             self.see("join passed on")
 
     def about_out(self, life: Life, to: Address | None, frame: Frame) -> None:  # noqa: ARG002
-        """A merge begins, or a member complains."""
+        """A merge begins."""
         if isinstance(frame, MergeAsk):
             self._merging_ns[life.address] = self.judge.t_ns
-        elif isinstance(frame, Suspect) and frame.pins:
-            self._pins.update(frame.members)
 
     def event(self, life: Life, event: Event) -> None:
         """Something is told to the application."""
@@ -161,9 +159,14 @@ class Sightings(Check):
             self.see("window full of one who is away")
         elif isinstance(event, StateWanted):
             self._giving.setdefault(life.address, set()).add(event.peer)
-        elif isinstance(event, StateReceived) and event.provider is not None:
-            if any(heard.delivered > heard.start for heard in life.heard.values()):
-                self.see("state transfer under load")
+        elif isinstance(event, StateReceived) and event.provider is not None and self._has_held(life):
+            self.see("state transfer under load")
+        elif isinstance(event, Pinned) and self.config.on_pin == "expel":
+            self._pins.update(event.members)
+
+    @staticmethod
+    def _has_held(life: Life) -> bool:
+        return any(heard.delivered > heard.start for heard in life.heard.values())
 
     def _left(self, life: Life, event: Left) -> None:
         if not event.confirmed:

@@ -15,6 +15,7 @@ from gapless.modes import Mode
 from gapless.sim.faults import DUPLICATE, INTACT
 from gapless.sim.naming import node_name
 from gapless.sim.script import (
+    HEAL,
     ZERO,
     Cancel,
     Close,
@@ -22,6 +23,7 @@ from gapless.sim.script import (
     Fate,
     Install,
     Learn,
+    Leave,
     Mark,
     Note,
     Pause,
@@ -74,13 +76,24 @@ def drop_actions(search: Search) -> None:
         (Send, Cancel),
         (Mark, Read, Note, Learn, Cancel, Close, Tune),
         (Pause, Resume),
-        (Crash, Start, Install, Note),
+        (Crash, Leave, Start, Install, Note),
     ):
         droppable = [at for at, action in enumerate(search.script.actions) if isinstance(action, kinds)]
         actions = list(search.script.actions)
         search.minimise(droppable, lambda left, d=droppable, a=actions: _keeping(search, a, d, left))  # type: ignore[misc]
     for pause in [action for action in search.script.actions if isinstance(action, Pause)]:
-        _drop_pause(search, pause)
+        _drop_pair(search, pause, Resume)
+    for cut in [action for action in search.script.actions if isinstance(action, Mark) and action.what != HEAL]:
+        _drop_pair(search, cut, Mark)
+    search.change(actions=[_plain_start(action) for action in search.script.actions])
+    for at, action in enumerate(search.script.actions):
+        if isinstance(action, Start) and (action.durable or action.state):
+            plain = action._replace(durable=""), action._replace(state=False)
+            _attempt_first(search, (_with(search, actions=_replaced(search.script.actions, at, one)) for one in plain))
+
+
+def _plain_start(action: Action) -> Action:
+    return action._replace(durable="", state=False) if isinstance(action, Start) else action
 
 
 def _keeping(search: Search, actions: list[Action], droppable: list[int], left: list[int]) -> Case:
@@ -88,12 +101,14 @@ def _keeping(search: Search, actions: list[Action], droppable: list[int], left: 
     return _with(search, actions=[action for at, action in enumerate(actions) if at not in gone])
 
 
-def _drop_pause(search: Search, pause: Pause) -> None:
+def _drop_pair(search: Search, begin: Pause | Mark, end_kind: type) -> None:
+    """Take out a pause or a partition, together with its end."""
     actions = list(search.script.actions)
-    if pause not in actions:
+    if begin not in actions:
         return
-    at = actions.index(pause)
-    end = next((n for n in range(at, len(actions)) if actions[n][1] == pause.who and type(actions[n]) is Resume), at)
+    at = actions.index(begin)
+    after = range(at + 1, len(actions))
+    end = next((n for n in after if actions[n][1] == begin.who and type(actions[n]) is end_kind), at)
     search.change(actions=[action for n, action in enumerate(actions) if n not in {at, end}])
 
 
@@ -126,12 +141,16 @@ def _peer(action: Action) -> str:
 def _leave_out(action: Action, stays: Callable[[str], bool]) -> Action:
     if isinstance(action, Install):
         return action._replace(members=tuple(filter(stays, action.members)))
+    if isinstance(action, Mark):
+        return action._replace(who=",".join(filter(stays, action.who.split(","))))
     return action
 
 
 def simplify_views(search: Search) -> None:
     """Take out whole views, or all of them; tell everybody at once; let digests go."""
     script = search.script
+    if script.membership:
+        return
     search.change(actions=_plain_opening(script))
     for number in sorted({action.number for action in script.actions if isinstance(action, Install)}, reverse=True):
         search.change(actions=_without_view(search.script.actions, number))
@@ -367,7 +386,7 @@ def _renamed(script: Script, names: dict[str, str]) -> Script:
 
     def renamed(action: Action) -> Action:
         if isinstance(action, Mark):
-            return action
+            return action._replace(who=",".join(new(name) for name in action.who.split(",")))
         if isinstance(action, Install):
             return action._replace(who=new(action.who), members=tuple(map(new, action.members)))
         if isinstance(action, (Send, Close)) and action.to:

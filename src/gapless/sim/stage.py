@@ -154,6 +154,7 @@ class Stage:
     def _crash(self, host: Host, action: Crash) -> None:  # noqa: ARG002
         assert host.life is not None
         self._pending_actions -= len(host.postponed)
+        host.next_start = None
         for parcel in host.crash():
             self.network.drop(parcel)
         self.judge.end(host.life)

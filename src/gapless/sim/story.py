@@ -23,23 +23,32 @@ from gapless.core.ready import (
     Acknowledged,
     Connected,
     Discarded,
+    Expelled,
     GivenUp,
+    Held,
+    HoldFull,
+    Left,
+    Located,
     Lost,
     Oversized,
     Pinned,
     Refused,
+    Released,
     Stalled,
     Started,
+    StateReceived,
+    StateWanted,
+    Suspected,
     Unacknowledged,
     Undelivered,
     ViewInstalled,
 )
 from gapless.sim.checkers import S14
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT
+from gapless.sim.letters import show_time
 from gapless.sim.naming import kind_of, life_name, stream_of
-from gapless.sim.script import Cancel, Crash, Pause, Read, Resume, Start
+from gapless.sim.script import Cancel, Crash, Leave, Pause, Read, Resume, Start
 from gapless.sim.tracing import Tracer
-from gapless.sim.words import show_time
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
 from gapless.wire import Ack, Close, Data, Gone, Nak, OutOfBand, OutOfBandAck, Stable, Unreliable, Vote, decode
@@ -190,6 +199,7 @@ class Teller(Tracer):
             Pause: "pauses",
             Resume: "resumes",
             Crash: "crashes",
+            Leave: "leaves",
             Read: "reads slower" if isinstance(action, Read) and action.per_message_ns else "reads at once",
             Cancel: f"cancels send {action.nth}" if isinstance(action, Cancel) else "",
         }.get(type(action))
@@ -201,6 +211,8 @@ class Teller(Tracer):
         if reason:
             self.struck.add(crossing.name)
             self.last_strike_ns = t_ns
+        elif crossing.label.kind in _HUM:
+            return
         if crossing.transmit != self._transmit:
             self._transmit, self._crossings = crossing.transmit, []
             self.told.append(_Row(t_ns, (), []))
@@ -242,6 +254,10 @@ class Teller(Tracer):
         return lines
 
 
+_HUM = ("ALIVE", "BEACON")
+"""What goes out all the time; it is told only where something becomes of it."""
+
+
 def _say_copies(target: str, fate: Fate) -> str:
     copies = [f"{_MARK_WORDS[mark]}{show_time(delay_ns)}" for delay_ns, _, mark in fate.copies]
     return f"to {target}: {', '.join(copies)}"
@@ -279,7 +295,7 @@ def _facts(ready: Ready) -> Iterator[str]:
     yield from (_say_event(event) for event in ready.events if not isinstance(event, (*_TOLD_ELSEWHERE, Started)))
 
 
-_TOLD_ELSEWHERE = (Accepted, ViewInstalled)
+_TOLD_ELSEWHERE = (Accepted, ViewInstalled, Located)
 
 
 def _joined(rows: Iterable[Step]) -> Iterator[Step]:
@@ -364,8 +380,29 @@ def _say_beside(event: Event) -> str:
         return f"cannot say that {event.first}..{event.last} reached {to}"
     if isinstance(event, Stalled):
         return f"stalls at {life_name(event.origin)}{event.seqno}"
-    assert isinstance(event, Connected), f"{event} has no words"
+    if not isinstance(event, Connected):
+        return _say_membership(event)
     return f"has a connection {'to' if event.outgoing else 'from'} {life_name(event.peer)} {event.state}"
+
+
+def _say_membership(event: Event) -> str:
+    if isinstance(event, Suspected):
+        return f"suspects {life_name(event.member)}"
+    if isinstance(event, Expelled):
+        return f"learns that it was expelled in view {event.view.number}"
+    if isinstance(event, Left):
+        return "has left" if event.confirmed else "leaves without an answer"
+    if isinstance(event, Held):
+        return f"keeps the place of {event.name} ({life_name(event.last)})"
+    if isinstance(event, Released):
+        return f"releases the place of {event.name} ({event.reason})"
+    if isinstance(event, HoldFull):
+        return f"has no more room for {event.name}"
+    if isinstance(event, StateWanted):
+        return f"gives its state to {life_name(event.peer)}"
+    assert isinstance(event, StateReceived), f"{event} has no words"
+    giver = "nobody" if event.provider is None else life_name(event.provider)
+    return f"gets {len(event.state)} bytes of state from {giver}"
 
 
 # The run

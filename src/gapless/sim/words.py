@@ -6,6 +6,7 @@ The lines, in the order in which they are printed (a file may have them in any o
     seed 7                                     what feeds the members' own randomness
     calm 300ms                                 from here on no fault may strike
     in order                                   no frame overtakes another on its link
+    membership                                 members make their own views; lines then name nodes, not lives
     rare early-ack                             branches of the machine that are taken now and then
     only loss                                  frames are lost or nothing: the cost of repairs counts
     clock b epoch 5ms drift -40ppm             b's own clock
@@ -15,7 +16,8 @@ The lines, in the order in which they are printed (a file may have them in any o
     7ms a cancels send 2
     7ms a closes b                             the connection to it
     7ms a retransmits every 0ms                zero: never
-    7ms c pauses                               also: resumes, crashes, starts
+    7ms c pauses                               also: resumes, crashes, leaves, starts
+    7ms c starts durable=store state           joins under a durable name, and asks for the application's state
     8ms b reads a message per 3ms              or: reads at once
     9ms a notes digest k                       to be used by a view to come
     9ms c learns digest k                      without a view: streams that wait for their start begin there
@@ -38,9 +40,19 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.errors import ConfigError, GaplessError
 from gapless.modes import Mode
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.sim.letters import (
+    LIFE,
+    TIME,
+    ScenarioError,
+    read_bytes,
+    read_payloads,
+    read_time,
+    show_bytes,
+    show_payloads,
+    show_time,
+)
 from gapless.sim.naming import FrameName
 from gapless.sim.script import (
     Cancel,
@@ -49,6 +61,7 @@ from gapless.sim.script import (
     Fate,
     Install,
     Learn,
+    Leave,
     Mark,
     Note,
     Pause,
@@ -59,172 +72,12 @@ from gapless.sim.script import (
     Start,
     Tune,
     opening,
-    payload,
 )
-from gapless.units import NS_PER_MS, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gapless.sim.script import Action
-
-MOST_MESSAGES = 10_000
-"""Messages that one line may send."""
-MAX_SENT_BYTES = 1 << 28
-"""What one line of a script may send at most: a slip of the pen must not eat the memory."""
-
-SHORT_BYTES = 4
-"""A generated message up to this size is shown as its text, a longer one by its number and size."""
-
-
-class ScenarioError(GaplessError):
-    """A scenario file says something that nobody can play; the message begins with the file and the line."""
-
-
-# Times and bytes
-
-
-def show_time(time_ns: int) -> str:
-    """Return a time in milliseconds, exact to the nanosecond."""
-    whole, rest = divmod(time_ns, NS_PER_MS)
-    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") + "ms" if rest else f"{whole}ms"
-
-
-def show_bytes(content: bytes) -> str:
-    """Return bytes in the most readable form that tells them exactly."""
-    generated = _generated(content)
-    if generated is not None and len(content) > SHORT_BYTES:
-        return f"{generated[0]}{generated[1]} of {len(content)}B"
-    if not _is_text(content):
-        return f"0x{content.hex()}"
-    if len(content) > _LONG_TEXT_BYTES and (unit := _unit_of(content)) is not None:
-        return f'"{unit.decode()}" of {len(content)}B'
-    return f'"{content.decode()}"'
-
-
-def _is_text(content: bytes) -> bool:
-    return all(32 <= letter <= 126 and letter != 34 for letter in content)
-
-
-_LONG_TEXT_BYTES = 40
-_MAX_UNIT_BYTES = 8
-_GENERATED = re.compile(rb"([a-z]+'*)(0|[1-9][0-9]*)\|")
-
-
-def _generated(content: bytes) -> tuple[str, int] | None:
-    """Return whose message and which one ``content`` is, if script.payload made it."""
-    match = _GENERATED.match(content)
-    if match is None:
-        return None
-    who, number = match[1].decode(), int(match[2])
-    return (who, number) if payload(who, number, len(content)) == content else None
-
-
-def _unit_of(content: bytes) -> bytes | None:
-    for length in range(1, _MAX_UNIT_BYTES + 1):
-        unit = content[:length]
-        if _repeated(unit, len(content)) == content:
-            return unit
-    return None
-
-
-def _repeated(unit: bytes, size_bytes: int) -> bytes:
-    return (unit * (size_bytes // len(unit) + 1))[:size_bytes]
-
-
-def _show_payloads(payloads: tuple[bytes, ...]) -> str:
-    """Return the messages of one send; consecutive generated ones of one size are one stretch."""
-    words: list[str] = []
-    numbered = [(at, content, _generated(content)) for at, content in enumerate(payloads)]
-    for _, group in groupby(numbered, key=_stretch):
-        members = list(group)
-        generated = members[0][2]
-        if len(members) > 1 and generated is not None:
-            who, first = generated
-            words.append(f"{who}{first}..{first + len(members) - 1} of {len(members[0][1])}B")
-        else:
-            words += [show_bytes(content) for _, content, _ in members]
-    return " ".join(words)
-
-
-def _stretch(numbered: tuple[int, bytes, tuple[str, int] | None]) -> tuple[str, int, int]:
-    at, content, generated = numbered
-    return ("", at, 0) if generated is None else (generated[0], generated[1] - at, len(content))
-
-
-_LIFE = r"[a-z]+'*"
-_TIME = r"\d+(?:\.\d+)?(?:ns|us|ms|s|min)"
-_BYTES = re.compile(
-    rf'"(?P<text>[^"]*)"(?: of (?P<cut>\d+)B)?'
-    rf"|(?P<who>{_LIFE})(?P<first>\d+)(?:\.\.(?P<last>\d+))? of (?P<size>\d+)B"
-    r"|0x(?P<hex>(?:[0-9a-f]{2})*)"
-)
-
-
-_OPTIONS = re.compile(r"\(([a-z0-9., -]*)\)")
-
-
-def _read_payloads(text: str) -> tuple[tuple[bytes, ...], str]:
-    """Return the messages that a line lists, and the words in parentheses behind them."""
-    found: list[bytes] = []
-    at = 0
-    while at < len(text):
-        options = _OPTIONS.fullmatch(text, at)
-        if options is not None:
-            return tuple(found), options[1]
-        match = _BYTES.match(text, at)
-        if match is None or text[match.end() : match.end() + 1] not in {"", " "}:
-            raise ScenarioError(
-                f'cannot read the message {text[at : at + 40]!r}; write "text", "text" of 200B, a1..3 of 8B or 0x0a1b'
-            )
-        found += _contents(match)
-        at = match.end() + 1
-    return tuple(found), ""
-
-
-def _contents(match: re.Match[str]) -> Iterator[bytes]:
-    """Return the messages that one match stands for."""
-    if match["hex"] is not None:
-        yield bytes.fromhex(match["hex"])
-    elif match["who"] is not None:
-        first, last, size_bytes = int(match["first"]), int(match["last"] or match["first"]), int(match["size"])
-        if last < first:
-            raise ScenarioError(f"{match[0]!r} ends before it begins")
-        if last - first >= MOST_MESSAGES:
-            raise ScenarioError(f"{match[0]!r} are too many messages in one line; the most is {MOST_MESSAGES}")
-        _check_size((last - first + 1) * max(1, size_bytes))
-        yield from (payload(match["who"], number, size_bytes) for number in range(first, last + 1))
-    else:
-        text = match["text"].encode()
-        if not _is_text(text):
-            raise ScenarioError(f"{match[0]} is not plain text; write it as 0x and hex")
-        if match["cut"] is None:
-            yield text
-            return
-        if not text:
-            raise ScenarioError(f"{match[0]}: an empty text cannot be repeated")
-        _check_size(int(match["cut"]))
-        yield _repeated(text, int(match["cut"]))
-
-
-def _check_size(sent_bytes: int) -> None:
-    if sent_bytes > MAX_SENT_BYTES:
-        raise ScenarioError(f"{sent_bytes} bytes in one line are too many; the most is {MAX_SENT_BYTES}")
-
-
-def _read_bytes(text: str) -> bytes:
-    contents, options = _read_payloads(text)
-    if len(contents) != 1 or options:
-        raise ScenarioError(f"expected the bytes of one datagram, not {len(contents)}: {text!r}")
-    return contents[0]
-
-
-def _read_time(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except ConfigError as error:
-        raise ScenarioError(f"{text!r}: {error}") from error
-
 
 # Actions
 
@@ -246,7 +99,7 @@ def _show_send(action: Send) -> str:
         options.append("loopback" if action.loopback else "no loopback")
     options += [f"to {action.to}"] if action.to else []
     options += [action.mode] if action.mode != Mode.ORDERED else []
-    return f"sends {_show_payloads(action.payloads)}".rstrip() + (f" ({', '.join(options)})" if options else "")
+    return f"sends {show_payloads(action.payloads)}".rstrip() + (f" ({', '.join(options)})" if options else "")
 
 
 def _show_key(key: str) -> str:
@@ -262,12 +115,18 @@ def _show_install(action: Install) -> str:
     return f"installs view {action.number}: {' '.join(action.members)}{source}"
 
 
+def _show_start(action: Start) -> str:
+    name = f" durable={_show_key(action.durable)}" if action.durable else ""
+    return f"starts{name}{' state' if action.state else ''}"
+
+
 def _show_read(action: Read) -> str:
     return f"reads a message per {show_time(action.per_message_ns)}" if action.per_message_ns else "reads at once"
 
 
 _SHOW: dict[type, Callable[..., str]] = {
-    Start: lambda action: "starts",  # noqa: ARG005
+    Start: _show_start,
+    Leave: lambda action: "leaves",  # noqa: ARG005
     Pause: lambda action: "pauses",  # noqa: ARG005
     Resume: lambda action: "resumes",  # noqa: ARG005
     Crash: lambda action: "crashes",  # noqa: ARG005
@@ -280,7 +139,14 @@ _SHOW: dict[type, Callable[..., str]] = {
     Tune: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
     Read: _show_read,
 }
-_PLURALS = {"starts": "start", "pauses": "pause", "resumes": "resume", "crashes": "crash", "installs": "install"}
+_PLURALS = {
+    "starts": "start",
+    "leaves": "leave",
+    "pauses": "pause",
+    "resumes": "resume",
+    "crashes": "crash",
+    "installs": "install",
+}
 
 
 def _show_actions(actions: list[Action]) -> Iterator[str]:
@@ -302,12 +168,12 @@ def _show_actions(actions: list[Action]) -> Iterator[str]:
 
 def _togetherness(numbered: tuple[int, Action]) -> object:
     at, action = numbered
-    if isinstance(action, (Start, Pause, Resume, Crash, Install)):
+    if isinstance(action, (Start, Leave, Pause, Resume, Crash, Install)):
         return type(action).__name__, action[:1] + action[2:]
     return at
 
 
-_SUBJECTS = rf"(?P<at>{_TIME}) +(?P<who>{_LIFE}(?: +{_LIFE})*?) +"
+_SUBJECTS = rf"(?P<at>{TIME}) +(?P<who>{LIFE}(?: +{LIFE})*?) +"
 _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
     (re.compile(_SUBJECTS + form), build)
     for form, build in (
@@ -315,17 +181,21 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
         (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
         (r"closes? +([a-z]+)", Close),
-        ("starts?", Start),
+        (
+            rf"starts?(?: +durable=(?:{_KEY}))?( +state)?",
+            lambda at, who, quoted, plain, state: Start(at, who, _either((quoted, plain)), state is not None),
+        ),
+        ("leaves?", Leave),
         ("pauses?", Pause),
         ("resumes?", Resume),
         ("crash(?:es)?", Crash),
         (
-            rf"installs? +view +(\d{{1,9}}): *({_LIFE}(?: +{_LIFE})*?)(?: +from +(?:{_KEY}))?",
+            rf"installs? +view +(\d{{1,9}}): *({LIFE}(?: +{LIFE})*?)(?: +from +(?:{_KEY}))?",
             lambda at, who, number, members, *key: Install(at, who, int(number), tuple(members.split()), _either(key)),
         ),
-        (rf"retransmits? +every +({_TIME})", lambda at, who, every: Tune(at, who, _read_time(every))),
+        (rf"retransmits? +every +({TIME})", lambda at, who, every: Tune(at, who, read_time(every))),
         (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
-        (rf"reads? +a +message +per +({_TIME})", lambda at, who, each: Read(at, who, _read_time(each))),
+        (rf"reads? +a +message +per +({TIME})", lambda at, who, each: Read(at, who, read_time(each))),
         ("reads? +at +once", lambda at, who: Read(at, who, 0)),
         (
             r"sends?(?: +(.*))?",
@@ -333,11 +203,11 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         ),
     )
 ]
-_MARK_FORM = re.compile(rf"({_TIME}) +mark +(\S+)(?: +(\S+))?")
+_MARK_FORM = re.compile(rf"({TIME}) +mark +(\S+)(?: +(\S+))?")
 
 
 def _read_send(at_ns: int, who: str, text: str) -> Send:
-    payloads, options = _read_payloads(text)
+    payloads, options = read_payloads(text)
     send = Send(at_ns, who, payloads)
     for word in options.split(", ") if options else ():
         if word == "no wait":
@@ -345,7 +215,7 @@ def _read_send(at_ns: int, who: str, text: str) -> Send:
         elif word in {"loopback", "no loopback"}:
             send = send._replace(loopback=word == "loopback")
         elif word.startswith("timeout "):
-            send = send._replace(timeout_ns=_read_time(word.removeprefix("timeout ")))
+            send = send._replace(timeout_ns=read_time(word.removeprefix("timeout ")))
         elif re.fullmatch("to [a-z]+", word):
             send = send._replace(to=word.removeprefix("to "))
         elif word in set(Mode):
@@ -365,12 +235,12 @@ def _either(groups: Iterable[str | None]) -> str:
 def _read_action(line: str) -> list[Action] | None:
     mark = _MARK_FORM.fullmatch(line)
     if mark is not None:
-        return [Mark(_read_time(mark[1]), mark[3] or "", mark[2])]
+        return [Mark(read_time(mark[1]), mark[3] or "", mark[2])]
     for form, build in _ACTION_FORMS:
         match = form.fullmatch(line)
         if match is not None:
             at, subjects, *details = match.groups()
-            return [build(_read_time(at), who, *details) for who in subjects.split()]
+            return [build(read_time(at), who, *details) for who in subjects.split()]
     return None
 
 
@@ -445,7 +315,7 @@ _FATE_FORM = re.compile(
     r"(?: +(\S.*?))??(?: +by +([a-z][a-z+-]*))?"
 )
 _MAX_NAMES = 10_000
-_COPY_FORM = re.compile(rf"(?:(again|corrupt|forged) +)?({_TIME})(?: +(\"[^\"]*\"(?: of \d+B)?|\S+(?: of \d+B)?))?")
+_COPY_FORM = re.compile(rf"(?:(again|corrupt|forged) +)?({TIME})(?: +(\"[^\"]*\"(?: of \d+B)?|\S+(?: of \d+B)?))?")
 
 
 def _read_fates(line: str, delay_ns: int) -> dict[FrameName, Fate] | None:
@@ -474,13 +344,13 @@ def _read_copies(verb: str, word: str, rest: str, delay_ns: int) -> tuple[tuple[
     if verb == "lose":
         return ()
     if verb == "delay":
-        return ((_read_time(rest), None, INTACT),)
+        return ((read_time(rest), None, INTACT),)
     if verb == "duplicate":
-        return (usual, (_read_time(rest), None, DUPLICATE))
+        return (usual, (read_time(rest), None, DUPLICATE))
     if verb == "corrupt":
-        return ((delay_ns, _read_bytes(rest), CORRUPT),)
+        return ((delay_ns, read_bytes(rest), CORRUPT),)
     if verb == "forge":
-        return (usual, (delay_ns, _read_bytes(rest), FORGED))
+        return (usual, (delay_ns, read_bytes(rest), FORGED))
     return tuple(_read_copy(part) for part in _split_copies(rest))
 
 
@@ -507,7 +377,7 @@ def _read_copy(text: str) -> tuple[int, bytes | None, str]:
     mark = {None: INTACT, "again": DUPLICATE, "corrupt": CORRUPT, "forged": FORGED}[word]
     if (content is None) == (mark in {CORRUPT, FORGED}):
         raise ScenarioError(f"the copy {text!r}: exactly what is corrupt or forged has bytes of its own")
-    return _read_time(time), None if content is None else _read_bytes(content), mark
+    return read_time(time), None if content is None else read_bytes(content), mark
 
 
 # The whole script
@@ -535,11 +405,13 @@ def show_script(script: Script) -> list[str]:
     return lines
 
 
-_SWITCHES = {"only loss": "only_loss", "in order": "fifo"}
-_SETTINGS = re.compile(rf"(network|calm) +({_TIME})|(seed) +(-?\d+)|(only loss|in order)|rare((?: +[a-z-]+)+)")
-_CLOCK_FORM = re.compile(rf"clock +({_LIFE}) +epoch +({_TIME}) +drift +([+-]?\d+)ppm")
-_GROUP_FORM = re.compile(rf"group +({_LIFE}(?: +{_LIFE})*)")
-_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({_LIFE}) +by +({_TIME})")
+_SWITCHES = {"membership": "membership", "only loss": "only_loss", "in order": "fifo"}
+_SETTINGS = re.compile(
+    rf"(network|calm) +({TIME})|(seed) +(-?\d+)|(membership|only loss|in order)|rare((?: +[a-z-]+)+)"
+)
+_CLOCK_FORM = re.compile(rf"clock +({LIFE}) +epoch +({TIME}) +drift +([+-]?\d+)ppm")
+_GROUP_FORM = re.compile(rf"group +({LIFE}(?: +{LIFE})*)")
+_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({LIFE}) +by +({TIME})")
 
 
 def read_script(lines: Iterable[tuple[int, str]]) -> Script:
@@ -567,7 +439,7 @@ def _read_setting(script: Script, line: str) -> bool:
     if match is None:
         return False
     if match[1]:
-        setattr(script, "delay_ns" if match[1] == "network" else "calm_ns", _read_time(match[2]))
+        setattr(script, "delay_ns" if match[1] == "network" else "calm_ns", read_time(match[2]))
     elif match[3]:
         script.seed = int(match[4])
     elif match[5]:
@@ -581,9 +453,9 @@ def _read_line(script: Script, line: str) -> bool:
     if group := _GROUP_FORM.fullmatch(line):
         script.actions += opening(tuple(group[1].split()))
     elif clock := _CLOCK_FORM.fullmatch(line):
-        script.clocks[clock[1]] = Clock(_read_time(clock[2]), int(clock[3]))
+        script.clocks[clock[1]] = Clock(read_time(clock[2]), int(clock[3]))
     elif late := _LATE_FORM.fullmatch(line):
-        script.late_ns[late[2], int(late[1])] = _read_time(late[3])
+        script.late_ns[late[2], int(late[1])] = read_time(late[3])
     elif (actions := _read_action(line)) is not None:
         script.actions += actions
     elif (fates := _read_fates(line, script.delay_ns)) is not None:

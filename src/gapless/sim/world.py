@@ -17,12 +17,11 @@ from heapq import heappop
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.rare import never
 from gapless.identity import Marks, View, group_id
-from gapless.sim.faults import NEVER_NS, Clock
+from gapless.sim.faults import NEVER_NS
 from gapless.sim.hosts import Host
-from gapless.sim.lives import Lives
 from gapless.sim.liveness import patience_ns
+from gapless.sim.lives import Lives
 from gapless.sim.naming import life_address, node_number
 from gapless.sim.script import (
     ZERO,
@@ -42,11 +41,9 @@ from gapless.sim.script import (
     Start,
     Tune,
 )
-from gapless.sim.seeds import split
 from gapless.wire.codec import run_room_bytes
 
 if TYPE_CHECKING:
-    from gapless.core.rare import Rarely
     from gapless.identity import Address, Digest
     from gapless.sim.script import Action
 
@@ -125,6 +122,8 @@ class World(Lives):
         """Run until every message is stable everywhere and nobody waits; return whether that came about in time."""
         give_up_ns = self._give_up_ns() if give_up_ns is None else give_up_ns
         self._run(give_up_ns, self.events + _MOST_EVENTS, to_settle=True)
+        if self.script.membership and not self._heap:
+            self.now_ns = max(self.now_ns, self.judge.last_fault_ns)  # everybody is gone: nothing happens any more
         self.judge.settled = self.is_settled()
         return self.judge.settled
 
@@ -150,7 +149,7 @@ class World(Lives):
             return False
         if self.script.membership:
             self._look_for_group()
-            if self.judge.gathered_ns is None or not self._has_all_states():
+            if self.judge.gathered_ns is None or not self._has_all_states() or not self._is_confirmed():
                 return False
         return all(host.is_quiet(self._by_node) for host in self._alive())
 
@@ -200,10 +199,7 @@ class World(Lives):
             self._start(action)
             return
         if isinstance(action, Mark):
-            self.observer.mark(action)
-            if self.sightings is not None:
-                self.judge.t_ns = self.now_ns
-                self.sightings.mark(action)
+            self._mark(action)
             return
         host = self.hosts.get(action.who.rstrip("'"))
         if host is None or host.member is None or not (self.script.membership or host.life_name == action.who):

@@ -5,10 +5,25 @@ handles of a process in one thread, each over its own :class:`Transport`. docs/t
 """
 
 from gapless.transport.base import Book, Problems, Transport
+from gapless.transport.chaos import Chaos
 from gapless.transport.driver import Driver, pump
 from gapless.transport.handle import Handle
 from gapless.transport.memory import Memory, MemoryNetwork
 from gapless.transport.sends import Sent
-from gapless.transport.udp import UdpMesh
+from gapless.transport.udp import UdpMesh, UdpMulticast, open_udp
 
-__all__ = ["Book", "Driver", "Handle", "Memory", "MemoryNetwork", "Problems", "Sent", "Transport", "UdpMesh", "pump"]
+__all__ = [
+    "Book",
+    "Chaos",
+    "Driver",
+    "Handle",
+    "Memory",
+    "MemoryNetwork",
+    "Problems",
+    "Sent",
+    "Transport",
+    "UdpMesh",
+    "UdpMulticast",
+    "open_udp",
+    "pump",
+]

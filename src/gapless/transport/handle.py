@@ -72,6 +72,7 @@ class Handle:
         self.transport = transport
         self.config = fitted(config or Config(), transport)
         self._pid = os.getpid()
+        self._leaving = False
         self._outbox = Outbox(self.config.max_unconsumed // 4, woken)
         node = SystemRandom().getrandbits(64) if node is None else node
         self._seat = Seat(
@@ -118,6 +119,8 @@ class Handle:
         Before the first view a send waits for one. With ``wait=False`` all messages are taken at once or none.
         """
         self._check()
+        if self._leaving:
+            raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
         payloads = tuple(payloads)
         if not payloads or set(map(type, payloads)) != {bytes}:
             raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
@@ -196,6 +199,7 @@ class Handle:
     def leave(self) -> None:
         """Begin to leave: when everything sent has arrived, or its time is over, this member ends."""
         self._seat.rejoin = False
+        self._leaving = True
         if not self.is_closed:
             self._post(self._leave)
 

@@ -52,6 +52,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
         self.waits = wait
         self.deadline_ns = deadline_ns
         self.loopback = loopback
+        self.size_bytes = sum(map(len, payloads))
         self.ticket = 0
         acknowledged = mode in {Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND}
         self.delivered: Future[Acknowledged | Unacknowledged] | None = Future() if acknowledged else None
@@ -124,14 +125,14 @@ class Sends:
                 yield ready
 
     def _is_small(self, sent: Sent) -> bool:
-        return sent.is_plain and max(map(len, sent.payloads)) <= self._small_bytes
+        return sent.size_bytes <= self._small_bytes and sent.is_plain
 
     def _gather(self, together: list[Sent], member: Participant) -> bool:
         """Add the small sends that follow; add none, and return False, if there is no room for all of them."""
-        size_bytes = sum(map(len, together[0].payloads))
+        size_bytes = together[0].size_bytes
         found = 0
         for sent in self._queue:
-            size_bytes += sum(map(len, sent.payloads))
+            size_bytes += sent.size_bytes
             if size_bytes > MOST_TOGETHER_BYTES or not self._is_small(sent):
                 break
             found += 1

@@ -1,0 +1,354 @@
+"""A light world of participants, for experiments with many members or many messages.
+
+It is no judge: the worlds of the swarm check everything after every step, and are too slow for hundreds of members.
+What is checked here costs next to nothing, and is seen from outside the machine:
+
+* views (S15): numbers rise, one id is one list, a member is in its own view, messages come from members of the view;
+* every message carries its number, so a hole, a repetition or a wrong order at any receiver is seen;
+* what a receiver should have: everything that a sender put on the network from the moment at which the receiver came
+  into the sender's own view. What came before that must not be delivered.
+
+Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network with multicast does. A
+process may be given a time that it needs for each datagram that it reads or writes: it then does one after the other,
+and what comes meanwhile waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.core.participant import Participant
+from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Ready, Started, ViewInstalled
+from gapless.identity import Address, View, ViewId, group_id
+from gapless.sim.naming import kind_of
+from gapless.sim.seeds import split
+from gapless.units import NS_PER_MS
+from gapless.wire import decode
+from gapless.wire.codec import size_bytes
+from gapless.wire.frames import Data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gapless.config import Config
+    from gapless.wire.frames import Datagram, Frame
+
+_GROUP = group_id("crowd")
+_NUMBER_BYTES = 8
+_MOST_PROBLEMS = 20
+
+
+class Heard:
+    """What a receiver has of one sender: from which number to which, and how many of these it lacks."""
+
+    __slots__ = ("first", "holes", "last")
+
+    def __init__(self, first: int) -> None:
+        self.first, self.last, self.holes = first, first - 1, 0
+
+
+class Gap(NamedTuple):
+    """How many messages a receiver should have and has not, and how many it has and should not."""
+
+    lost: int
+    before_view: int
+
+
+class Node:
+    """One place in the crowd and its life."""
+
+    def __init__(self, number: int, address: Address) -> None:
+        self.number = number
+        self.address = address
+        self.member: Participant | None = None
+        self.view: View | None = None
+        self.members: frozenset[Address] = frozenset()
+        self.heard: dict[Address, Heard] = {}
+        self.started: set[Address] = set()
+        self.sent = 0
+        self.numbered = 0
+        self.last_sent_ns = 0
+        self.longest_ns = 0
+        self.since: dict[Address, int] = {}
+        self.ended: Expelled | Left | None = None
+        self.due_ns: int | None = None
+        self.feed: Callable[[], None] | None = None
+        self.free_ns = 0
+        self.inbox: deque[Datagram] = deque()
+
+    def pause_ns(self, now_ns: int) -> int:
+        """Return the longest time without a new message since this was asked last, and begin to measure anew."""
+        longest_ns = max(self.longest_ns, now_ns - self.last_sent_ns)
+        self.longest_ns = 0
+        return longest_ns
+
+
+class Crowd:
+    """Participants, the network between them, and the time.
+
+    ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how long a process is busy
+    with each datagram that it reads or writes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        seed: int = 1,
+        delay_ns: int = NS_PER_MS,
+        loss: float = 0.0,
+        hold: Callable[[Frame], int] | None = None,
+        handling_ns: int = 0,
+    ) -> None:
+        self.config = config
+        self.handling_ns = handling_ns
+        self.delay_ns = delay_ns
+        self.loss = loss
+        self.hold = hold
+        self.now_ns = 0
+        self.nodes: dict[int, Node] = {}
+        self.living: dict[int, Node] = {}
+        self.frames: Counter[str] = Counter()
+        self.sizes_bytes: Counter[str] = Counter()
+        self.delivered = 0
+        self.events = 0
+        self.problems: list[str] = []
+        self.installed: dict[ViewId, tuple[int, int, int]] = {}
+        self._views: dict[ViewId, tuple[View, frozenset[Address]]] = {}
+        self._seed = seed
+        self._rng = split(seed, "crowd")
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._serial = 0
+        self._in_view: Counter[ViewId] = Counter()
+        self.newest: View | None = None
+
+    # Lives
+
+    def join(self, number: int) -> Node:
+        """Begin a life at place ``number`` and let it look for the group."""
+        before = self.nodes.get(number)
+        address = Address(number, 1 if before is None else before.address.incarnation + 1)
+        node = self.nodes[number] = Node(number, address)
+        locator = bytes((10, 0, number >> 8 & 255, number & 255, 0x1F, 0x90))  # as long as a place in a real network
+        rng = split(self._seed, f"life {address}")
+        node.member = Participant(address, _GROUP, self.config, rng, locator=locator)
+        self.living[number] = node
+        self._work(node, node.member.join(self.now_ns))
+        return node
+
+    def leave(self, node: Node) -> None:
+        """Let a member leave."""
+        assert node.member is not None
+        self._work(node, node.member.leave(self.now_ns))
+
+    def crash(self, node: Node) -> None:
+        """End a life without a word."""
+        self._end(node)
+
+    def _end(self, node: Node) -> None:
+        node.member = None
+        del self.living[node.number]
+        if node.view is not None:
+            self._in_view[node.view.id] -= 1
+
+    def is_one(self) -> bool:
+        """Return whether all that live are in one view, and nobody else is."""
+        view, living = self.newest, len(self.living)
+        return view is not None and len(view.members) == living == self._in_view[view.id]
+
+    # Messages
+
+    def send(self, node: Node, count: int, size_bytes: int) -> None:
+        """Send ``count`` messages, which carry their numbers; they wait if there is no room."""
+        assert node.member is not None
+        first = node.numbered + 1
+        node.numbered += count
+        fill = bytes(max(0, size_bytes - _NUMBER_BYTES))
+        messages = [number.to_bytes(_NUMBER_BYTES, "big") + fill for number in range(first, first + count)]
+        self._work(node, node.member.send(messages, self.now_ns))
+
+    def owed(self, sender: Node, receiver: Node, upto: int) -> Gap:
+        """Compare what ``receiver`` has with what it should have of the messages of ``sender``, up to ``upto``."""
+        heard = receiver.heard.get(sender.address)
+        since = sender.since.get(receiver.address)
+        if since is None:
+            return Gap(0, 0 if heard is None else heard.last - heard.first + 1)
+        if heard is None:
+            return Gap(max(0, upto - since), 0)
+        missing = max(0, min(heard.first - 1, upto) - since) + heard.holes + max(0, upto - max(heard.last, since))
+        return Gap(missing, max(0, min(since, heard.last) - heard.first + 1))
+
+    # Time
+
+    def at(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
+        """Do something at a time."""
+        self._serial += 1
+        heappush(self._heap, (at_ns, self._serial, handler, args))
+
+    def run(self, duration_ns: int, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass, no longer than until something holds; return whether it does."""
+        end_ns = self.now_ns + duration_ns
+        heap = self._heap
+        if until is not None and until():
+            return True
+        while heap and heap[0][0] <= end_ns:
+            self.now_ns, _, handler, args = heappop(heap)
+            self.events += 1
+            handler(*args)
+            if until is not None and until():
+                return True
+        self.now_ns = end_ns
+        return until is None
+
+    # The pump
+
+    def _work(self, node: Node, ready: Ready) -> None:
+        if ready.transmits:
+            sent = node.sent
+            for to, datagram in ready.transmits:
+                self._transmit(node, to, datagram)
+            if node.sent > sent:
+                node.longest_ns = max(node.longest_ns, self.now_ns - node.last_sent_ns)
+                node.last_sent_ns = self.now_ns
+        else:
+            sent = node.sent
+        if ready.deliveries or ready.events:
+            self._hand_out(node, ready, sent)
+        if node.member is None:
+            return
+        due_ns = ready.deadline_ns
+        if due_ns is not None and (node.due_ns is None or due_ns < node.due_ns):
+            node.due_ns = due_ns
+            self.at(max(due_ns, self.now_ns), self._tick, node, due_ns)
+        if node.feed is not None:
+            node.feed()
+
+    def _tick(self, node: Node, due_ns: int) -> None:
+        """Tick, unless the deadline has moved: it is looked at when the one that was asked for first has come."""
+        member = node.member
+        if member is None or node.due_ns != due_ns:
+            return
+        node.due_ns = None
+        next_ns = member.deadline_ns
+        if next_ns is None:
+            return
+        if next_ns > self.now_ns:
+            node.due_ns = next_ns
+            self.at(next_ns, self._tick, node, next_ns)
+        else:
+            self._work(node, member.tick(self.now_ns))
+
+    def _transmit(self, node: Node, to: Address | None, datagram: bytes) -> None:
+        said = decode(datagram)
+        targets: Sequence[Node]
+        if to is None or to == WORLD:
+            targets = [other for other in self.living.values() if other is not node]
+        else:
+            target = self.living.get(to.node)
+            targets = () if target is None or target is node else (target,)
+        self._count(said, len(datagram), len(targets), node)
+        if self.loss:
+            targets = [other for other in targets if self._rng.random() >= self.loss]
+        if targets:
+            held_ns = 0 if self.hold is None else max(map(self.hold, said.frames))
+            node.free_ns = max(node.free_ns, self.now_ns) + self.handling_ns
+            self.at(node.free_ns + self.delay_ns + held_ns, self._arrive, targets, said)
+
+    def _count(self, said: Datagram, datagram_bytes: int, links: int, node: Node) -> None:
+        """Count the frames on each link; the header of a datagram counts for its first frame."""
+        rest_bytes = datagram_bytes
+        for frame in reversed(said.frames):
+            kind = kind_of(frame)
+            self.frames[kind] += links
+            frame_bytes = rest_bytes if frame is said.frames[0] else size_bytes(frame)
+            rest_bytes -= frame_bytes
+            self.sizes_bytes[kind] += links * frame_bytes
+            if isinstance(frame, Data) and not frame.repair:
+                node.sent = max(node.sent, frame.run.last)
+
+    def _arrive(self, targets: Iterable[Node], said: Datagram) -> None:
+        for node in targets:
+            if node.inbox:
+                node.inbox.append(said)
+            elif node.free_ns > self.now_ns:
+                node.inbox.append(said)
+                self.at(node.free_ns, self._read, node)
+            else:
+                self._hear(node, said)
+
+    def _read(self, node: Node) -> None:
+        """Read the next datagram that waits, unless the process was kept busy meanwhile."""
+        if node.free_ns <= self.now_ns:
+            self._hear(node, node.inbox.popleft())
+        if node.inbox:
+            self.at(node.free_ns, self._read, node)
+
+    def _hear(self, node: Node, said: Datagram) -> None:
+        if node.member is not None:
+            node.free_ns = self.now_ns + self.handling_ns
+            self._work(node, node.member.hear(said, self.now_ns))
+
+    # What the application sees
+
+    def _hand_out(self, node: Node, ready: Ready, sent: int) -> None:
+        for delivery in ready.deliveries[: ready.before_view]:
+            self._deliver(node, delivery)
+        for event in ready.events:
+            if isinstance(event, ViewInstalled):
+                self._install(node, event.view, sent)
+            elif isinstance(event, Started):
+                node.started.add(event.origin)
+            elif isinstance(event, (Expelled, Left)):
+                node.ended = event
+                self._end(node)
+        for delivery in ready.deliveries[ready.before_view :]:
+            self._deliver(node, delivery)
+
+    def _install(self, node: Node, view: View, sent: int) -> None:
+        before = node.view
+        if before is not None:
+            self._in_view[before.id] -= 1
+            if view.id.number <= before.id.number:
+                self._problem(f"{node.address}: view {view.id.number} came after view {before.id.number}")
+        known = self._views.get(view.id)
+        if known is None:
+            known = self._views[view.id] = view, frozenset(view.members)
+        if known[0] != view:
+            self._problem(f"{node.address}: view {view.id} has another list of members than at others")
+        node.view, node.members = known
+        if node.address not in view.members:
+            self._problem(f"{node.address}: installed view {view.id} without being in it")
+        self._in_view[view.id] += 1
+        if self.newest is None or view.id.number >= self.newest.id.number:
+            self.newest = view
+        first_ns, _, count = self.installed.get(view.id, (self.now_ns, 0, 0))
+        self.installed[view.id] = first_ns, self.now_ns, count + 1
+        # A view is a step of its own: whatever this member sent before it was not meant for those who are new in it.
+        node.since = {member: node.since.get(member, sent) for member in view.members}
+
+    def _deliver(self, node: Node, delivery: Delivery) -> None:
+        origin = delivery.origin
+        if delivery.kind != GROUP or origin == node.address:
+            return
+        messages = delivery.messages()
+        self.delivered += len(messages)
+        if origin not in node.members:
+            self._problem(f"{node.address}: message {delivery.first} of {origin}, which is not in its view")
+        heard = node.heard.get(origin)
+        if heard is None:
+            heard = node.heard[origin] = Heard(int.from_bytes(messages[0][:_NUMBER_BYTES], "big"))
+        for message in messages:
+            number = int.from_bytes(message[:_NUMBER_BYTES], "big")
+            if number <= heard.last:
+                self._problem(f"{node.address}: message {number} of {origin} after message {heard.last}")
+                continue
+            if number > heard.last + 1:
+                self._problem(f"{node.address}: message {number} of {origin} right after message {heard.last}")
+                heard.holes += number - heard.last - 1
+            heard.last = number
+
+    def _problem(self, text: str) -> None:
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(f"at {self.now_ns / NS_PER_MS:.1f} ms: {text}")

@@ -1,0 +1,318 @@
+"""How costs and times grow with the group: the same story for each number of members.
+
+All join at once; nothing happens for a while; a few members send; one joins and one leaves; then, while a little is
+sent, two more join, one of them crashes, and the coordinator crashes. Everything is counted on every link that it is
+put on. Times are virtual; the network takes ``DELAY_NS`` and loses nothing, and a process is busy for ``HANDLING_NS``
+with each datagram that it reads or writes, one after the other.
+
+At each size the checks of :mod:`gapless.sim.crowd` look on: views (S15), no hole, no repetition, everything delivered
+that was meant for a receiver, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from time import process_time
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.config import Config
+from gapless.sim.crowd import Crowd, Node
+from gapless.sim.pool import results
+from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MEMBERS = (2, 10, 50, 100, 300)
+"""The sizes of the group, if nobody says otherwise."""
+DELAY_NS = NS_PER_MS
+"""How long a frame takes."""
+HANDLING_NS = 10 * NS_PER_US
+"""How long a process is busy with one datagram."""
+SENDERS = 3
+"""So many members send, spread over the group."""
+SIZE_BYTES = 100
+"""The size of a message."""
+PACE_NS = 5 * NS_PER_MS
+"""A sender sends a message so often."""
+IDLE_NS = 10 * NS_PER_S
+"""For so long nothing is sent, and signs of life are counted."""
+ONE_BY_ONE = 50
+"""Up to this size the group is also formed by members that come one after the other."""
+
+_TRICKLE_NS = 250 * NS_PER_MS
+_AFTERMATH_NS = 200 * NS_PER_MS
+_SETTLE_NS = 5 * NS_PER_S
+_PATIENCE_NS = 60 * NS_PER_S
+
+
+class Cost(NamedTuple):
+    """Frames and bytes by kind, on every link."""
+
+    frames: dict[str, int]
+    sizes_bytes: dict[str, int]
+
+    @property
+    def control_frames(self) -> int:
+        """Everything but data."""
+        return sum(self.frames.values()) - self.frames.get("DATA", 0)
+
+    @property
+    def control_bytes(self) -> int:
+        """The bytes of everything but data."""
+        return sum(self.sizes_bytes.values()) - self.sizes_bytes.get("DATA", 0)
+
+
+class Change(NamedTuple):
+    """What one change of the membership took.
+
+    ``total_ns`` is the time until everybody is in the view that the change led to (None: that did not come),
+    ``view_ns`` that from the first member that installed it to the last. ``cost`` includes what follows right after.
+    """
+
+    total_ns: int | None
+    view_ns: int | None
+    views: int
+    cost: Cost
+
+
+@dataclass(slots=True)
+class Size:
+    """What was measured with one number of members.
+
+    ``started_ns`` is the time from the wish to join until the new member knows the start of every other's stream.
+    """
+
+    members: int
+    form: Change
+    one_by_one: Change | None
+    idle: Cost
+    load: Cost
+    sent: int
+    delivered: int
+    changes: dict[str, Change]
+    started_ns: int | None = None
+    lost: int = 0
+    before_view: int = 0
+    events: int = 0
+    cpu_s: float = 0.0
+    frames: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def heartbeats(self) -> float:
+        """Signs of life that a member of an idle group sends in a second."""
+        return self.idle.frames.get("ALIVE", 0) * NS_PER_S / IDLE_NS / self.members
+
+    @property
+    def control_frames_per_message(self) -> float:
+        """Frames that are no data, for each delivered message."""
+        return self.load.control_frames / max(1, self.delivered)
+
+    @property
+    def control_bytes_per_message(self) -> float:
+        """Bytes of frames that are no data, for each delivered message."""
+        return self.load.control_bytes / max(1, self.delivered)
+
+    @property
+    def control_frames_per_send(self) -> float:
+        """Frames that are no data, for each message that was sent: most of them come to its sender."""
+        return self.load.control_frames / max(1, self.sent)
+
+    @property
+    def join_ns(self) -> int | None:
+        """How long it took until one more member was in everybody's view."""
+        return self.changes["join"].total_ns
+
+    @property
+    def view_ns(self) -> int | None:
+        """How long the view of that join took from its first member to its last."""
+        return self.changes["join"].view_ns
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything came as it should."""
+        unfinished = [change for change in (self.form, *self.changes.values()) if change.total_ns is None]
+        return not (self.lost or self.before_view or self.problems or unfinished)
+
+
+def scale(
+    sizes: Sequence[int] = MEMBERS,
+    *,
+    messages: int = 100,
+    seed: int = 1,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> list[Size]:
+    """Measure every size, in ``workers`` processes; ``progress`` is told how many are done."""
+    found = []
+    tasks = [partial(measure, members, messages=messages, seed=seed) for members in sizes]
+    for done, size in enumerate(results(tasks, workers), 1):
+        found.append(size)
+        if progress is not None:
+            progress(done)
+    return found
+
+
+def measure(members: int, *, messages: int = 100, seed: int = 1, one_by_one: bool | None = None) -> Size:
+    """Measure one size."""
+    began_s = process_time()
+    told = _Told(members, messages, seed)
+    size = told.run()
+    if members <= ONE_BY_ONE if one_by_one is None else one_by_one:
+        size.one_by_one, problems = _form_one_by_one(members, seed)
+        size.problems += problems
+    size.cpu_s = process_time() - began_s
+    return size
+
+
+def _form_one_by_one(members: int, seed: int) -> tuple[Change, list[str]]:
+    """Form a group of members that come one after the other, each when the one before is in."""
+    crowd = Crowd(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
+    meter = _Meter(crowd)
+    formed = True
+    for number in range(1, members + 1):
+        crowd.join(number)
+        formed = formed and crowd.run(_PATIENCE_NS, crowd.is_one)
+    return meter.change(formed), crowd.problems
+
+
+class _Meter:
+    """Counts from its making on."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self.crowd = crowd
+        self.began_ns = crowd.now_ns
+        self.frames, self.sizes_bytes = Counter(crowd.frames), Counter(crowd.sizes_bytes)
+        self.delivered = crowd.delivered
+        self.views = set(crowd.installed)
+
+    def cost(self) -> Cost:
+        """Return what has been sent since."""
+        crowd = self.crowd
+        frames = {kind: count - self.frames[kind] for kind, count in crowd.frames.items()}
+        sizes_bytes = {kind: count - self.sizes_bytes[kind] for kind, count in crowd.sizes_bytes.items()}
+        kinds = sorted(kind for kind, count in frames.items() if count)
+        return Cost({kind: frames[kind] for kind in kinds}, {kind: sizes_bytes[kind] for kind in kinds})
+
+    def change(self, done: bool) -> Change:
+        """Return what a change took that is ``done`` now."""
+        crowd = self.crowd
+        new = [view for view in crowd.installed if view not in self.views]
+        total_ns = view_ns = None
+        if done:
+            total_ns = crowd.now_ns - self.began_ns
+            first_ns, last_ns, _ = crowd.installed[crowd.newest.id] if crowd.newest else (0, 0, 0)
+            view_ns = last_ns - first_ns
+        return Change(total_ns, view_ns, len(new), self.cost())
+
+
+class _Told:
+    """The story of one size."""
+
+    def __init__(self, members: int, messages: int, seed: int) -> None:
+        self.members = members
+        self.messages = messages
+        self.crowd = Crowd(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
+        self.senders: list[Node] = []
+        self.trickles = False
+        self.started_ns: int | None = None
+
+    def run(self) -> Size:
+        """Tell it, and measure."""
+        crowd = self.crowd
+        meter = _Meter(crowd)
+        for number in range(1, self.members + 1):
+            crowd.join(number)
+        form = meter.change(crowd.run(_PATIENCE_NS, crowd.is_one))
+        crowd.run(_SETTLE_NS)
+        meter = _Meter(crowd)
+        crowd.run(IDLE_NS)
+        idle = meter.cost()
+        load, delivered = self._load()
+        changes = self._changes()
+        lost, before_view = self._account()
+        return Size(
+            self.members,
+            form,
+            None,
+            idle,
+            load,
+            self.messages * len(self.senders),
+            delivered,
+            changes,
+            self.started_ns,
+            lost,
+            before_view,
+            crowd.events,
+            frames=dict(sorted(crowd.frames.items())),
+            problems=crowd.problems,
+        )
+
+    def _load(self) -> tuple[Cost, int]:
+        """Let a few members send; return what that cost until everything is acknowledged, and what was delivered."""
+        crowd, members = self.crowd, self.members
+        # The coordinator is to crash later, and so is the second member: others send where there are others.
+        places = sorted({max(1, members - at * members // SENDERS) for at in range(SENDERS)})
+        self.senders = [crowd.nodes[number] for number in places]
+        meter = _Meter(crowd)
+        for nth, node in enumerate(self.senders):
+            for number in range(self.messages):
+                crowd.at(crowd.now_ns + number * PACE_NS + nth * NS_PER_MS, crowd.send, node, 1, SIZE_BYTES)
+        crowd.run(self.messages * PACE_NS + NS_PER_S)
+        return meter.cost(), crowd.delivered - meter.delivered
+
+    def _changes(self) -> dict[str, Change]:
+        """Change the membership in every way, one after the other."""
+        crowd, changes = self.crowd, {}
+        changes["join"] = self._change(lambda: crowd.join(self.members + 1))
+        leaver = crowd.nodes[self.members + 1]
+        changes["leave"] = self._change(lambda: crowd.leave(leaver))
+        # So far nothing was sent, to see what the changes cost by themselves.
+        self.trickles = True
+        for node in self.senders:
+            self._trickle(node)
+        # So that there is one to crash beside the coordinator, and one that stays, in the smallest group too.
+        for number in (self.members + 2, self.members + 3):
+            crowd.join(number)
+            crowd.run(_PATIENCE_NS, crowd.is_one)
+        crowd.run(_SETTLE_NS)
+        changes["crash"] = self._change(lambda: crowd.crash(crowd.nodes[self.members + 2]))
+        changes["coordinator crash"] = self._change(lambda: crowd.crash(crowd.nodes[1]))
+        self.trickles = False
+        crowd.run(_SETTLE_NS)
+        return changes
+
+    def _trickle(self, node: Node) -> None:
+        if self.trickles and node.member is not None:
+            self.crowd.send(node, 1, SIZE_BYTES)
+            self.crowd.at(self.crowd.now_ns + _TRICKLE_NS, self._trickle, node)
+
+    def _change(self, begin: Callable[[], object]) -> Change:
+        """Change something, wait until everybody is in a new view, and then until all is quiet again."""
+        crowd = self.crowd
+        view = crowd.newest
+        meter = _Meter(crowd)
+        begin()
+        change = meter.change(crowd.run(_PATIENCE_NS, lambda: crowd.newest is not view and crowd.is_one()))
+        if self.started_ns is None:
+            self.started_ns = self._until_started(meter.began_ns)
+        crowd.run(_AFTERMATH_NS)
+        change = change._replace(cost=meter.cost())
+        crowd.run(2 * NS_PER_S)
+        return change
+
+    def _until_started(self, began_ns: int) -> int | None:
+        """Wait until the new member knows every stream; return how long that took since ``began_ns``."""
+        crowd, joiner = self.crowd, self.crowd.nodes[self.members + 1]
+        knows = crowd.run(NS_PER_S, lambda: len(joiner.started) >= self.members)
+        return crowd.now_ns - began_ns if knows else None
+
+    def _account(self) -> tuple[int, int]:
+        """Compare what everybody has with what it should have."""
+        senders = [node for node in self.senders if node.member is not None]
+        pairs = [(s, r) for s in senders for r in self.crowd.living.values() if r is not s]
+        gaps = [self.crowd.owed(sender, receiver, sender.numbered) for sender, receiver in pairs]
+        return sum(gap.lost for gap in gaps), sum(gap.before_view for gap in gaps)

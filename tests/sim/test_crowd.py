@@ -1,0 +1,156 @@
+"""The light world of the experiments: what it counts is what happened, and what it checks can fail."""
+
+import pytest
+
+from gapless.config import Config
+from gapless.core.ready import Delivery, Ready, ViewInstalled
+from gapless.identity import Address, View
+from gapless.run import Run
+from gapless.sim.crowd import Crowd, Gap, Heard, Node
+from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+
+def crowd_of(count: int, **options: object) -> Crowd:
+    """Return a crowd whose members are all in one view."""
+    crowd = Crowd(Config.make(), **options)  # type: ignore[arg-type]
+    for number in range(1, count + 1):
+        crowd.join(number)
+    assert crowd.run(20 * NS_PER_S, crowd.is_one)
+    crowd.run(NS_PER_S)
+    return crowd
+
+
+def delivery(origin: Address, *numbers: int) -> Delivery:
+    run = Run.of(origin, numbers[0], [number.to_bytes(8, "big") for number in numbers], 0, 1, 0)
+    return Delivery(origin, run.first, run.last, run)
+
+
+def hand_out(crowd: Crowd, node: Node, *deliveries: Delivery) -> None:
+    crowd._hand_out(node, Ready(deliveries=list(deliveries)), 0)
+
+
+def test_all_get_everything() -> None:
+    crowd = crowd_of(4)
+    sender = crowd.nodes[3]
+    crowd.send(sender, 500, 40)
+    crowd.run(NS_PER_S)
+    assert sender.sent == 500
+    assert crowd.delivered == 1500
+    assert [crowd.owed(sender, crowd.nodes[number], 500) for number in (1, 2, 4)] == [Gap(0, 0)] * 3
+    assert crowd.problems == []
+
+
+def test_loss_is_repaired() -> None:
+    crowd = crowd_of(3)
+    crowd.loss = 0.2
+    crowd.send(crowd.nodes[1], 500, 40)
+    crowd.run(20 * NS_PER_S)
+    assert crowd.frames["REPAIR"] > 0
+    assert crowd.delivered == 1000
+
+
+def test_a_busy_process_reads_one_datagram_after_the_other() -> None:
+    """Two senders, one datagram each at the same time: the second is read when the first is done with."""
+    crowd = crowd_of(3, handling_ns=100 * NS_PER_US)
+    first, second, reader = (crowd.nodes[number] for number in (1, 2, 3))
+    began_ns = crowd.now_ns
+    crowd.send(first, 1, 40)
+    crowd.send(second, 1, 40)
+    assert crowd.run(NS_PER_S, lambda: first.address in reader.heard)
+    first_ns = crowd.now_ns - began_ns
+    assert crowd.run(NS_PER_S, lambda: second.address in reader.heard)
+    assert first_ns == NS_PER_MS + 100 * NS_PER_US, "written, then under way"
+    assert crowd.now_ns - began_ns == first_ns + 100 * NS_PER_US
+    assert crowd.run(NS_PER_S, lambda: crowd.delivered == 4), "and what waited is not forgotten"
+
+
+def test_frames_count_on_every_link() -> None:
+    crowd = crowd_of(5)
+    crowd.send(crowd.nodes[2], 1, 40)
+    crowd.run(NS_PER_S)
+    assert crowd.frames["DATA"] == 4
+    assert crowd.sizes_bytes["DATA"] > 4 * 40
+    assert set(crowd.frames) == set(crowd.sizes_bytes)
+
+
+def test_a_crash_and_a_leave_end_in_one_view() -> None:
+    crowd = crowd_of(4)
+    crowd.leave(crowd.nodes[4])
+    assert crowd.run(10 * NS_PER_S, lambda: crowd.nodes[4].ended is not None)
+    crowd.crash(crowd.nodes[1])
+    assert not crowd.is_one()
+    assert crowd.run(20 * NS_PER_S, crowd.is_one)
+    assert crowd.newest is not None
+    assert set(crowd.newest.members) == {crowd.nodes[2].address, crowd.nodes[3].address}
+    back = crowd.join(4)
+    assert back.address == Address(4, 2), "a new life has a new incarnation"
+    assert crowd.run(20 * NS_PER_S, crowd.is_one)
+    assert crowd.problems == []
+
+
+# What is checked
+
+
+def two() -> tuple[Crowd, Node, Node]:
+    crowd = crowd_of(2)
+    return crowd, crowd.nodes[1], crowd.nodes[2]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [((1, 2, 4), "message 4 of 1.1 right after message 2"), ((1, 2, 2), "message 2 of 1.1 after message 2")],
+)
+def test_a_hole_and_a_repetition_are_seen(numbers: tuple[int, ...], problem: str) -> None:
+    crowd, sender, receiver = two()
+    for number in numbers:
+        hand_out(crowd, receiver, delivery(sender.address, number))
+    assert len(crowd.problems) == 1
+    assert problem in crowd.problems[0]
+
+
+def test_a_message_of_a_stranger_is_seen() -> None:
+    crowd, _, receiver = two()
+    hand_out(crowd, receiver, delivery(Address(9, 1), 1))
+    assert "not in its view" in crowd.problems[0]
+
+
+def test_wrong_views_are_seen() -> None:
+    crowd, one, other = two()
+    present = one.view
+    assert present is not None
+    same_id = View(present.id._replace(number=9), (one.address,))
+    crowd._install(one, same_id, 0)
+    crowd._install(other, View(same_id.id, (one.address, other.address)), 0)
+    crowd._install(one, present, 0)
+    crowd._hand_out(other, Ready(events=[ViewInstalled(View.of(10, one.address))]), 0)
+    told = " | ".join(crowd.problems)
+    assert len(crowd.problems) == 3
+    assert "another list of members" in told
+    assert "view 2 came after view 9" in told
+    assert "without being in it" in told
+
+
+@pytest.mark.parametrize(
+    ("since", "heard", "upto", "gap"),
+    [
+        (10, (11, 20), 20, Gap(0, 0)),
+        (10, (13, 20), 20, Gap(2, 0)),
+        (10, (11, 15), 20, Gap(5, 0)),
+        (10, (9, 20), 20, Gap(0, 2)),
+        (10, (3, 7), 20, Gap(10, 5)),
+        (10, None, 20, Gap(10, 0)),
+        (10, (25, 30), 20, Gap(10, 0)),
+        (None, None, 20, Gap(0, 0)),
+        (None, (5, 9), 20, Gap(0, 5)),
+    ],
+)
+def test_what_is_owed(since: int | None, heard: tuple[int, int] | None, upto: int, gap: Gap) -> None:
+    """Everything from the sender's own view with the receiver on, and nothing from before it."""
+    crowd = Crowd(Config.make())
+    sender, receiver = Node(1, Address(1, 1)), Node(2, Address(2, 1))
+    if since is not None:
+        sender.since = {receiver.address: since}
+    if heard is not None:
+        receiver.heard[sender.address] = found = Heard(heard[0])
+        found.last = heard[1]
+    assert crowd.owed(sender, receiver, upto) == gap

@@ -1,0 +1,62 @@
+"""A process with a member forks: the child is told, can have a member of its own, and the parent is not disturbed."""
+
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from gapless.config import Config
+from gapless.errors import ClosedError
+from gapless.transport import Handle, MemoryNetwork
+from tests.transport.gatherings import Guest
+from tests.transport.processes import QUICK
+
+warnings.simplefilter("ignore")  # about threads and fork, which is what this is about
+
+
+def answer(use: Callable[[], Any]) -> str:
+    try:
+        use()
+    except ClosedError as error:
+        return str(error)
+    return "no error"
+
+
+def member() -> Guest:
+    guest = Guest(Handle("forked", MemoryNetwork().open(), Config.make(**QUICK)))
+    guest.until_view(1)
+    return guest
+
+
+def child(guest: Guest, pipe: int) -> None:
+    handle = guest.handle
+    said = {"send": answer(lambda: handle.send([b"x"])), "close": answer(handle.close)}
+    mine = member()
+    mine.handle.send([b"from the child"])
+    mine.until_messages(1)
+    threads = [thread.name for thread in threading.enumerate()].count("gapless")
+    mine.handle.close()
+    own = [message.decode() for message in mine.messages]
+    os.write(pipe, json.dumps({**said, "own": own, "threads": threads}).encode())
+
+
+def main() -> None:
+    guest = member()
+    guest.handle.send([b"before"])
+    reading, writing = os.pipe()
+    if not os.fork():
+        child(guest, writing)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = json.load(pipe)
+    os.wait()
+    guest.handle.send([b"after"])
+    guest.until_messages(2)
+    guest.handle.close()
+    print(json.dumps({"child": said, "parent": [message.decode() for message in guest.messages]}))
+
+
+main()
