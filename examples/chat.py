@@ -1,7 +1,7 @@
 """A chat without a server: whoever knows the name of the room is in it.
 
-    python chat.py tea-room ann    # type a line, and everybody sees it; end with Ctrl-D
-    python chat.py                 # two of them talk by themselves
+python chat.py tea-room ann    # type a line, and everybody sees it; end with Ctrl-D
+python chat.py                 # two of them talk by themselves
 """
 
 import asyncio

@@ -67,7 +67,9 @@ def test_two_terminals_of_a_machine_without_any_network(tmp_path: Path) -> None:
     if probe.returncode:
         pytest.skip(f"this system allows no namespace of its own: {probe.stderr.strip()}")
     program = tmp_path / "program.py"
-    program.write_text(first_program().replace("print(message.payload.decode())", "print(message.payload.decode()); break"))
+    program.write_text(
+        first_program().replace("print(message.payload.decode())", "print(message.payload.decode()); break")
+    )
     both = 'ip link set lo up; "$0" "$1" & "$0" "$1"; wait'
     terminals = shell(*UNSHARE, "sh", "-c", both, sys.executable, str(program), meeting=tmp_path)
     said, complaints = terminals.communicate(timeout=40)
