@@ -33,16 +33,19 @@ from gapless.face import insight
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
 from gapless.face.requests import ANSWER, FAILED, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.timing import Time, deadline
 from gapless.identity import Address
 from gapless.modes import Mode
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
-from gapless.units import NS_PER_S, format_duration, parse_duration
+from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gapless.core.participant import Participant
+    from gapless.core.ready import Ready
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
     from gapless.transport.handle import Handle
@@ -50,8 +53,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-Time = float | str
-"""A duration: a number of seconds, or text such as ``"200ms"``."""
 To = Address | str
 """A member: its address, such as ``message.sender``, or its durable name."""
 Payload = bytes | bytearray | memoryview
@@ -267,6 +268,11 @@ class Core:
 
     # Receiving
 
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.next_of_run()
+
     def receive(
         self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False
     ) -> Steps[_T | Told | None]:
@@ -344,7 +350,16 @@ class Core:
         """Ask for a view without ``member``."""
         address = self.find(member)
         assert address is not None
-        yield Wait(self.handle.call(lambda machine, now_ns: machine.expel(address, now_ns)))
+
+        def command(machine: Participant, now_ns: int) -> Ready:
+            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+                raise LocalProtocolError(
+                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
+                    " member of the view"
+                )
+            return machine.expel(address, now_ns)
+
+        yield Wait(self.handle.call(command))
 
     def explain(self) -> Steps[Explanation]:
         """Look at the machine."""
@@ -375,7 +390,8 @@ class Core:
             name = f"discovery.{problem.reason}"
             counters[name] = counters.get(name, 0) + problem.times
         members = 0 if inbox.view is None else len(inbox.view.members)
-        counters.update(lives=inbox.lives, members=members, received=inbox.received, unread=inbox.unread)
+        counters.update(lives=inbox.lives, members=members)
+        counters.update(received=inbox.received, unread=inbox.unread, full=inbox.full)
         return counters
 
     # Closing
@@ -437,17 +453,3 @@ def as_payload(payload: object) -> bytes:
         return bytes(payload)
     hint = "text.encode()" if isinstance(payload, str) else "json.dumps(value).encode() or another encoding"
     raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")
-
-
-def duration_ns(timeout: Time) -> int:
-    """Return nanoseconds."""
-    if isinstance(timeout, str):
-        return parse_duration(timeout)
-    if type(timeout) not in {int, float} or not 0 <= timeout < 1e9:
-        raise LocalProtocolError(f'a timeout of {timeout!r}: expected seconds, or text such as "200ms"')
-    return int(timeout * NS_PER_S)
-
-
-def deadline(timeout: Time | None) -> int | None:
-    """Return when ``timeout`` will be over, if it ever is."""
-    return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)
