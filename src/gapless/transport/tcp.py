@@ -209,27 +209,28 @@ class TcpMesh(Streams):
         links: dict[Link, None] = {}
         for to, datagrams in by_target(transmits):
             for place in self._places(to):
-                known = self._names.get(place, place)
-                if known != self.locator:
-                    link = self._links.get(known) or self._link(known)
-                    self._put(link, datagrams)
+                link = self._links.get(place) or self._link(place)
+                self._put(link, datagrams)
+                if link.stream is None:
+                    self._want(link)
+                else:
                     links[link] = None
         for link in links:
-            if link.stream is None:
-                self._want(link)
-            elif not link.stream.writes:
+            if link.stream is not None and not link.stream.writes:
                 self._flush(link.stream)
 
     def _places(self, to: Address | None) -> Sequence[Locator]:
+        names = self._names
         if to is None:
             return self.book.others
         if to == WORLD:
-            return self.book.world()
+            places = dict.fromkeys(names.get(place, place) for place in self.book.world())
+            return [place for place in places if place != self.locator]
         place = self.book.find(to)
         if place is None:
             self.problems.add("send.unknown", f"nobody knows where {to} is")
             return ()
-        return (place,)
+        return (names.get(place, place),)
 
     def _put(self, link: Link, datagrams: Sequence[bytes]) -> None:
         """Queue datagrams for a place as far as they are taken."""

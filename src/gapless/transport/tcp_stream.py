@@ -26,6 +26,8 @@ class Stream:
         self.closed = False
         self.writes = dialled
         """Whether it waits until it can write: a new connection can when it stands."""
+        self.broken = False
+        """Whether nothing can be written any more."""
         self.events = 0
         """What its poller waits for."""
         self.said: Hello | None = None

@@ -243,7 +243,13 @@ class Streams:
         if link.dial is stream:
             self._dials -= 1
         link.stream, link.dial, link.incoming = stream, None, None
+        written, last = len(link.sent), link.confirmed + len(link.sent)
         stream.out.append(link.resume(said, heard, time.monotonic_ns()))
+        again = min(written, last - link.confirmed)
+        if again:
+            self.problems.counters["sent.again"] += again
+        if again < written:
+            link.failures = 0  # the last stream was good for something
         self.book.see(heard.address, link.place)
         self._flush(stream)
 
@@ -312,7 +318,7 @@ class Streams:
     def _flush(self, stream: Stream, *, confirm: bool = False) -> None:
         """Write what there is, as far as the kernel takes it."""
         link = stream.link
-        if stream.writes and stream.out:
+        if stream.broken or (stream.writes and stream.out):
             return
         try:
             while True:
@@ -324,9 +330,8 @@ class Streams:
         except BlockingIOError:
             self._watch(stream, writes=True)
             return
-        except OSError as error:
-            self._lost(stream, f"stream.{name_of(error)}", error)
-            return
+        except OSError:
+            stream.broken = True  # what has come by it still counts; its end is read after that
         if link is not None and link.told == link.received:
             self._due.pop((Streams._confirm, link), None)
         self._watch(stream, writes=False)
