@@ -6,7 +6,7 @@ import struct
 import threading
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 
 class Half:
@@ -44,7 +44,7 @@ class Relays:
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
-    def __enter__(self) -> "Relays":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.transport.networks import free_ports, seeds
+from tests.transport.networks import free_stream_ports, seeds
 from tests.transport.processes import QUICK, Process, ask_all, companions
 from tests.transport.relay import Relays
 from tests.transport.test_groups import check_complete
@@ -21,7 +21,7 @@ def start(name: str, node: int, **options: Any) -> Process:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("profile", ["nakack4", "ordered"])
 def test_three_processes_exchange_messages(host: str, profile: str) -> None:
-    ports = free_ports(3, host)
+    ports = free_stream_ports(3, host)
     knobs = {**QUICK, "profile": profile}
     with companions(3, seeds(ports, host), host=host, ports=ports, transport="tcp", knobs=knobs) as members:
         for answer in check_complete(members, 2000):
@@ -33,7 +33,7 @@ def test_three_processes_exchange_messages(host: str, profile: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -> None:
     """Three members send without pause; relays cut their streams at any byte, and members cut their own."""
-    ports = free_ports(3)
+    ports = free_stream_ports(3)
     knobs = {**PATIENT, "profile": "ordered"}
     with Relays(ports, seed, 1, 400_000) as relays:
         where = [f"127.0.0.1:{relays.at[port]}" for port in ports]
@@ -70,7 +70,7 @@ def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -
 
 
 def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
-    ports = free_ports(3)
+    ports = free_stream_ports(3)
     options: dict[str, Any] = {"seeds": seeds(ports), "knobs": QUICK}
     members = [start(name, node, ports=port, **options) for node, (name, port) in enumerate(zip("abc", ports), 1)]  # noqa: B905
     a, b, c = members
@@ -111,7 +111,7 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
 
 
 def test_a_process_that_does_not_read_slows_the_others_down() -> None:
-    ports = free_ports(2)
+    ports = free_stream_ports(2)
     knobs = {**QUICK, "profile": "ordered", "capacity": 256, "far_limit": 256, "max_unconsumed": 100}
     with companions(2, seeds(ports), ports=ports, transport="tcp", knobs=knobs) as (a, b):
         b.ask("hold")

@@ -171,6 +171,25 @@ def hellos(a: Link, b: Link) -> tuple[Hello, Hello]:
     return a.hello(1, Address(1, 1), PLACES[0]), b.hello(1, Address(2, 1), PLACES[1])
 
 
+def test_what_is_known_to_have_come_before_it_comes_again_is_let_go() -> None:
+    a, b = pair()
+    first = hellos(a, b)
+    a.resume(*first, 0)
+    b.resume(*reversed(first), 0)
+    for name in (b"one", b"two", b"three"):
+        a.put(name)
+    a.batch(confirm=False)
+    second = hellos(a, b)
+    b.took(3, 11)  # by the first stream, after the hello of the second
+    assert a.resume(*second, 0) == numbered(START, 1)
+    b.resume(*reversed(second), 0)
+    assert b.start(1) == 3
+    assert b.batch(confirm=True) == [numbered(CONFIRM, 3)]
+    a.confirm(3, 0)
+    assert len(a.batch(confirm=False)) == 6, "a stream has no holes"
+    assert not a.has_something
+
+
 def test_one_that_has_forgotten_starts_anew() -> None:
     a, b = pair()
     a.put(b"one")

@@ -202,9 +202,8 @@ class Streams:
         if hello.locator.family != self._listener.family:
             raise RemoteProtocolError("locator", f"{hello.locator} is out of reach")
         link = self._link(hello.locator)
-        late = link.stream is not None and hello.token == link.peer_token and hello.streams < link.streams
         mine = link.dial is not None and link.dial.said is not None and self.locator < link.place
-        if late or mine:
+        if mine:
             self._close(stream)
             return
         if link.dial is not None and link.dial.said is None:
