@@ -389,6 +389,26 @@ def test_garbage_ends_its_stream_and_nothing_else(net: Net, reason: str, sent: l
     assert set(b.problems.counters) == {f"stream.{reason}"}
 
 
+def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: Net) -> None:
+    a, b = net.open(), net.open()
+    net.meet(a, b)
+    for one in (a, b):
+        one.send([Transmit(None, b"one")] * 5)
+    net.until(lambda: len(net.got[a]) == len(net.got[b]) == 5)
+    net.settle()
+    with knock(b, hello_of(b, locator=a.locator).encode(), numbered(START, 1)):
+        net.until(lambda: link(b, a).peer_token == 5)
+        b.send([Transmit(None, b"for the liar")])
+    for number in range(100):
+        if net.got[a][-1] == net.got[b][-1] == b"again":
+            break
+        for one in (a, b):
+            one.send([Transmit(None, b"again")])
+        net.turn(0.05)
+    assert number < 99
+    net.settle()
+
+
 def test_one_who_takes_too_long_is_let_go(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_streams, "HELLO_NS", 100_000_000)
     b = net.open()

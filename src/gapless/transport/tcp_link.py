@@ -223,6 +223,7 @@ class Link:
     def start(self, number: int) -> int:
         """Take the other side's START; return how many of the datagrams that follow have been seen before."""
         if not 1 <= number <= self.received + 1:
+            self.peer_token = 0  # the next stream begins anew
             raise RemoteProtocolError("start", f"{number} follows {self.received}")
         return self.received + 1 - number
 

@@ -243,7 +243,11 @@ class Streams:
             self._dials -= 1
         link.stream, link.dial, link.incoming = stream, None, None
         written, last = len(link.sent), link.confirmed + len(link.sent)
-        stream.out.append(link.resume(said, heard, time.monotonic_ns()))
+        try:
+            stream.out.append(link.resume(said, heard, time.monotonic_ns()))
+        except RemoteProtocolError:
+            self.problems.counters["send.disputed"] += link.drop(self._token())  # the two cannot agree any more
+            raise
         again = min(written, last - link.confirmed)
         if again:
             self.problems.counters["sent.again"] += again
@@ -294,6 +298,8 @@ class Streams:
             for datagram in kept:
                 other.put(datagram)
             self._want(other)
+            if other.stream is not None:
+                self._flush(other.stream)
 
     def _myself(self, token: int) -> None:
         for link in [link for link in self._links.values() if link.token == token]:
