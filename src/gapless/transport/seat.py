@@ -85,10 +85,11 @@ class Seat:
 
     def _new_life(self, incarnation: int) -> Participant:
         place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
-        self.transport.book.announce(place)
+        group = group_id(self.group)
+        self.transport.book.announce(place, group, repairs=self.config.retransmits)
         return Participant(
             place.address,
-            group_id(self.group),
+            group,
             self.config,
             Random(),
             name=place.name,
