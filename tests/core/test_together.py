@@ -22,7 +22,7 @@ def heard_by(name: str, world: Gathering) -> list[bytes]:
                 world.send(sender, *[b"%s %d %d" % (sender.encode(), round_, at) for at in range(20)])
         world.run(0.02)
     world.send("b", b"beside", mode="out-of-band")
-    world.run(0.5)
+    world.run(2.5)  # so that somebody shows that it lives
     heard += host.inbox
     assert len({type(frame) for datagram in heard for frame in decode(datagram).frames}) >= 4
     Random(5).shuffle(heard)
