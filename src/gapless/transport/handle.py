@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gapless.core.participant import Participant
     from gapless.core.ready import Ready, Step
-    from gapless.identity import Address
+    from gapless.identity import Address, Roster
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item
 
@@ -91,6 +91,16 @@ class Handle:
     def error(self) -> GaplessError | None:
         """What ended this member, if it was a failure."""
         return self._seat.error
+
+    @property
+    def me(self) -> Address:
+        """The address of the present life."""
+        return self._seat.participant.me
+
+    @property
+    def roster(self) -> Roster | None:
+        """The present view, with what its members know of each other."""
+        return self._seat.participant.roster
 
     # Sending
 
@@ -195,6 +205,12 @@ class Handle:
 
     def _leave(self, now_ns: int) -> Ready:
         return self._seat.participant.leave(now_ns)
+
+    def stop(self) -> None:
+        """End at once, without a word to the group."""
+        self._seat.rejoin = False
+        if not self.is_closed:
+            self._post(self._stop)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits."""
