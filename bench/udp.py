@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gapless.bench.member import Spec
+from gapless.bench.member import WARM_UP_S, Spec
 from gapless.bench.processes import Processes, free_ports
 from gapless.transport.sockets import ask_for_buffers
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("gapless", "raw")
-DATAGRAM_BYTES = 60_000
+FRAME_BYTES = 60_000
 LIMIT_S = 180
 
 
@@ -37,12 +37,12 @@ class Figure:
     """One line of the result; what a receiver gets is that of the slowest."""
 
     members: int
+    frame_bytes: int
     message_bytes: int
     messages_per_s: int
     mb_per_s: float
     cpu_s_per_million: float
     repairs: int
-    lost: int
     raw_mb_per_s: float
     raw_cpu_s_per_million: float
     ratio_speed: float
@@ -55,7 +55,8 @@ class Figure:
 class RawMember:
     """Does with a bare socket what a member of a group does."""
 
-    def __init__(self, ports: list[int], at: int, message_bytes: int) -> None:
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
         self.message_bytes = message_bytes
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[at]))
@@ -72,40 +73,42 @@ class RawMember:
 
     def run(self, until_s: float) -> None:
         """Send as fast as possible."""
-        datagram = b"x" * (DATAGRAM_BYTES // self.message_bytes * self.message_bytes)
+        datagram = b"x" * (self.frame_bytes // self.message_bytes * self.message_bytes)
         while time.monotonic() < until_s:
             for other in self.others:
                 self.socket.sendto(datagram, other)
 
 
-def raw_member(ports: list[int], at: int, message_bytes: int, duration_s: float) -> None:
-    made = RawMember(ports, at, message_bytes)
+def raw_member(ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float) -> None:
+    made = RawMember(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
+    made.run(time.monotonic() + WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
     made.run(start_s + duration_s)
     spent_s, count = time.process_time() - cpu_s, made.count - count
     result = {"count": count, "elapsed_s": time.monotonic() - start_s, "cpu_s": spent_s, "sent": {}}
     print(json.dumps(result), flush=True)
     sys.stdin.readline()
-    print(json.dumps({"repairs": 0, "lost": 0}), flush=True)
+    print(json.dumps({"repairs": 0}), flush=True)
     sys.stdin.readline()
-    os._exit(0)
+    os._exit(0)  # all have measured; how long it takes to leave is another matter
 
 
 # The parent
 
 
-def group(kind: str, members: int, message_bytes: int, duration_s: float) -> list[dict[str, Any]]:
+def group(kind: str, members: int, message_bytes: int, frame_bytes: int, duration_s: float) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
     ports = free_ports(members)
     commands = []
     for at in range(members):
         if kind == "gapless":
-            spec = Spec(ports, at, members, message_bytes, duration_s)
+            knobs = {"max_frame_bytes": frame_bytes}
+            spec = Spec(ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs)
             commands.append([sys.executable, "-m", "gapless.bench.member", spec.encode()])
         else:
-            asked = json.dumps([ports, at, message_bytes, duration_s])
+            asked = json.dumps([ports, at, message_bytes, frame_bytes, duration_s])
             commands.append([sys.executable, __file__, "--member", asked])
     with Processes(commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]) as processes:
         processes.hear()
@@ -124,17 +127,15 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) -> list[Figure]:
+def measure(members: int, sizes: Sequence[int], frame_bytes: int, rounds: int, duration_s: float) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
-    lost: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
         for size in sizes:
             for kind in KINDS:
-                results = group(kind, members, size, duration_s)
+                results = group(kind, members, size, frame_bytes, duration_s)
                 found.setdefault((kind, size), []).append(summary(results, size))
                 repairs[size] += sum(result["repairs"] for result in results)
-                lost[size] += sum(result["lost"] for result in results)
     figures = []
     for size in sizes:
         (speed, mb, cpu_s), (_, raw_mb, raw_cpu_s) = (
@@ -143,12 +144,12 @@ def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) 
         figures.append(
             Figure(
                 members=members,
+                frame_bytes=frame_bytes,
                 message_bytes=size,
                 messages_per_s=round(speed),
                 mb_per_s=round(mb, 1),
                 cpu_s_per_million=round(cpu_s, 3),
                 repairs=repairs[size],
-                lost=lost[size],
                 raw_mb_per_s=round(raw_mb, 1),
                 raw_cpu_s_per_million=round(raw_cpu_s, 3),
                 ratio_speed=round(mb / raw_mb, 2),
@@ -172,7 +173,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for line in figures:
         print(
-            f"\n{line.members} members, all sending {line.message_bytes} B messages"
+            f"\n{line.members} members, all sending {line.message_bytes} B messages in frames of {line.frame_bytes} B"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
             f"\n  CPU                {line.cpu_s_per_million:>9} s/million deliveries"
@@ -201,6 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
     parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
+    parser.add_argument(
+        "--frame", type=number, default=FRAME_BYTES, metavar="BYTES", help=f"largest frame ({FRAME_BYTES})"
+    )
     parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
@@ -209,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raw_member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    figures = measure(options.members, options.size or (100, 1000), options.rounds, options.seconds)
+    figures = measure(options.members, options.size or (100, 1000), options.frame, options.rounds, options.seconds)
     if options.json:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
     else:

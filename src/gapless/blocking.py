@@ -159,6 +159,10 @@ class Group(Face):
         while (found := run(own.receive(own.inbox.next_item, all_events=True))) is not None:
             yield found
 
+    def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
+        """Wait until the view has at least ``count`` members, this one included."""
+        run(self._own.gather(count, deadline(timeout)))
+
     # Requests
 
     def request(self, payload: Payload, to: To, *, timeout: Time | None = 30.0) -> bytes:

@@ -200,6 +200,10 @@ class Group(Face):
         while (found := await drive(own.receive(own.inbox.next_item, all_events=True))) is not None:
             yield found
 
+    async def wait_for_members(self, count: int, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+        """Wait until the view has at least ``count`` members, this one included."""
+        await drive(self._own.gather(count, deadline(timeout)))
+
     # Requests
 
     async def request(self, payload: Payload, to: To, *, timeout: Time | None = 30.0) -> bytes:  # noqa: ASYNC109

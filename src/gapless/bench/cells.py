@@ -138,7 +138,7 @@ def _start(plan: Plan, cell: Cell) -> Processes:
             plan.unicast,
             plan.rtt,
             cell.loss,
-            plan.knobs,
+            knobs=plan.knobs,
         )
         for at in range(plan.members)
     ]

@@ -11,6 +11,8 @@ import os
 import sys
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,8 @@ IN_FLIGHT = 4
 """So many batches are on their way into the machine at a time."""
 BATCH_BYTES = 240_000
 """What a batch holds; at least one message."""
+WARM_UP_S = 0.5
+"""So long everybody works before it is measured."""
 PATIENCE_S = 60.0
 """How long members wait for each other to come, and for the last message."""
 
@@ -53,6 +57,7 @@ class Spec:
     unicast: bool = False
     rtt: bool = False
     loss: float = 0.0
+    warm_up_s: float = WARM_UP_S
     knobs: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -118,26 +123,28 @@ class Worker:
 
     def work(self) -> dict[str, Any]:
         """Send for the time that was given, as fast as the group lets it; return what that has cost."""
-        spec = self.spec
-        start_s, cpu_s = time.monotonic(), time.process_time()
-        until_s = start_s + spec.seconds
-        flying = []
-        if spec.at < spec.senders:
-            batches = self._batches()
-            flying = [self._send(*next(batches)) for _ in range(IN_FLIGHT)]
-            while (left_s := until_s - time.monotonic()) > 0:
-                try:
-                    flying[0].result(left_s)
-                except TimeoutError:
-                    break
-                flying.pop(0)
-                flying.append(self._send(*next(batches)))
-        else:
-            threading.Event().wait(spec.seconds)
-        elapsed_s, cpu_s, count = time.monotonic() - start_s, time.process_time() - cpu_s, self.count
+        flying: deque[Any] = deque()
+        batches = self._batches()
+        self._run(time.monotonic() + self.spec.warm_up_s, flying, batches)
+        start_s, cpu_s, count = time.monotonic(), time.process_time(), self.count
+        self._run(start_s + self.spec.seconds, flying, batches)
+        elapsed_s, cpu_s, count = time.monotonic() - start_s, time.process_time() - cpu_s, self.count - count
         for sent in flying:
             sent.result(PATIENCE_S)
         return {"count": count, "elapsed_s": elapsed_s, "cpu_s": cpu_s, "sent": self.sent}
+
+    def _run(self, until_s: float, flying: deque[Any], batches: Iterator[tuple[Address | None, int, int]]) -> None:
+        """Send until then; ``flying`` is what is on its way into the machine."""
+        sends = self.spec.at < self.spec.senders
+        while (left_s := until_s - time.monotonic()) > 0:
+            if not sends:
+                threading.Event().wait(left_s)
+            elif len(flying) < IN_FLIGHT:
+                flying.append(self._send(*next(batches)))
+            else:
+                with suppress(TimeoutError):
+                    flying[0].result(left_s)
+                    flying.popleft()
 
     def _batches(self) -> Iterator[tuple[Address | None, int, int]]:
         """Return for ever to whom the next batch goes, from which number on, and how many messages it holds."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many messages.")
 @click.option(
     "--timeout",
+    "timeout_s",
     type=seconds,
     metavar="TIME",
     help="End when nothing has come for so long (exit code 1 before --count).",
@@ -37,7 +38,7 @@ def listen(
     *,
     group: str,
     count: int | None,
-    timeout: float | None,
+    timeout_s: float | None,
     raw: bool,
     events: bool,
     as_json: bool,
@@ -54,7 +55,7 @@ def listen(
     with until_interrupted(), joined(group, options) as member:
         if not raw and not as_json:
             note(f"{group}: {_members(member)}; Ctrl-C ends")
-        for item in _items(member, timeout, events=events):
+        for item in _items(member, timeout_s, events=events):
             if hasattr(item, "payload"):
                 found += 1
                 show_message(item, raw=raw, as_json=as_json)
@@ -65,7 +66,7 @@ def listen(
     return 1 if count is not None and found < count else 0
 
 
-def _items(group: Group, timeout: float | None, *, events: bool) -> Iterator[Any]:
+def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
     """Return what comes, until nothing has come for so long."""
     from gapless.blocking import run
     from gapless.face.core import deadline
@@ -73,7 +74,7 @@ def _items(group: Group, timeout: float | None, *, events: bool) -> Iterator[Any
     own = group._own
     try:
         while True:
-            item = run(own.receive(own.inbox.next_item, deadline(timeout), all_events=events))
+            item = run(own.receive(own.inbox.next_item, deadline(timeout_s), all_events=events))
             if item is None:
                 return
             yield item

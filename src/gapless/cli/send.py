@@ -55,7 +55,7 @@ class Summary(NamedTuple):
 @click.option(
     "--members", type=click.IntRange(min=1), default=2, show_default=True, help="Wait for a view of so many members."
 )
-@click.option("--timeout", type=seconds, metavar="TIME", help="How long to wait for members, and for room.")
+@click.option("--timeout", "timeout_s", type=seconds, metavar="TIME", help="How long to wait for members and for room.")
 @group_options
 @json_option
 def send(
@@ -65,7 +65,7 @@ def send(
     chunk: str | None,
     to: str | None,
     members: int,
-    timeout: float | None,
+    timeout_s: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -80,11 +80,11 @@ def send(
     if chunk is not None and chunk_bytes < 1:
         raise ConfigError(f"--chunk {chunk}: a message of a file holds one byte or more")
     with _source(file) as (source, size_bytes), joined(group, options) as member:
-        _wait_for(member, members, timeout, quiet=as_json)
+        _wait_for(member, members, timeout_s, quiet=as_json)
         start_s = time.monotonic()
         with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
             sent, sent_bytes = _send_all(
-                member, _messages(source, chunk_bytes), to, timeout, progress, ahead=size_bytes is not None
+                member, _messages(source, chunk_bytes), to, timeout_s, progress, ahead=size_bytes is not None
             )
         view = member.view
         summary = Summary(sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s)
@@ -125,7 +125,7 @@ def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _wait_for(group: Group, members: int, timeout: float | None, *, quiet: bool) -> None:
+def _wait_for(group: Group, members: int, timeout_s: float | None, *, quiet: bool) -> None:
     """Wait for a view of so many members. What others send is let go."""
     there = threading.Event()
 
@@ -140,7 +140,7 @@ def _wait_for(group: Group, members: int, timeout: float | None, *, quiet: bool)
     threading.Thread(target=read, daemon=True).start()
     if not there.wait(0.2) and not quiet:
         note(f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}")
-    if not there.wait(timeout):
+    if not there.wait(timeout_s):
         here = 0 if group.view is None else len(group.view.members)
         raise TimedOutError(
             f"only {here} of {members} members are in {group.group}: start the others, or say --members {here}"
@@ -151,7 +151,7 @@ def _send_all(
     group: Group,
     batches: Iterator[list[bytes]],
     to: str | None,
-    timeout: float | None,
+    timeout_s: float | None,
     progress: Callable[[int], None],
     *,
     ahead: bool,
@@ -167,13 +167,13 @@ def _send_all(
     while batch is not None:
         after = next(batches, None) if ahead else None
         mode = "acknowledged" if after is None else "ordered"
-        receipt = group.send_many(batch, to, mode=mode, timeout=timeout, loopback=None if to else False)
+        receipt = group.send_many(batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False)
         sent += len(batch)
         sent_bytes += sum(map(len, batch))
         progress(sent_bytes)
         batch = after if ahead else next(batches, None)
     if receipt is not None:
-        receipt.delivered(timeout)
+        receipt.delivered(timeout_s)
     return sent, sent_bytes
 
 

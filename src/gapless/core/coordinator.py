@@ -112,14 +112,19 @@ class Coordinator:
         return ""
 
     def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
-        """Take a confirmation of a joiner in; return whether ``sender`` is one."""
-        known = sender in self.joiners or sender in self._met
-        if known or (view.coordinator == self._m.me and len(self._met) < _MOST_JOINERS):
+        """Take a confirmation of a joiner in; return whether ``sender`` is one.
+
+        One that is in a view of somebody else has confirmed nothing; a view that it is to accept needs a higher number.
+        """
+        mine = view.coordinator == self._m.me
+        if mine and (sender in self._met or len(self._met) < _MOST_JOINERS):
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
         if view.number <= MOST_NUMBER:
             self._highest = max(self._highest, view.number)
+        if not mine:
+            return True
         if self.proposal is not None and view == self.proposal.id:
             self._ready.add(sender)
         if sender in self._awaited:
@@ -146,15 +151,17 @@ class Coordinator:
             self._forced = True
             self.plan(context)
 
-    def absorb(self, roster: Roster, context: Context) -> None:
-        """Take the members of another roster, whose number is not lower, into the next view."""
+    def absorb(self, roster: Roster, sender: Address, context: Context) -> None:
+        """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
         m = self._m
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
             address = place.address
-            if address not in m.members and address not in gone and address.node != m.me.node and not self._note(place):
-                self._met[address] = context.now_ns
+            if address not in m.members and address not in gone and address.node != m.me.node:
+                refused = self._note(place)
+                if address == sender and not refused:
+                    self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 

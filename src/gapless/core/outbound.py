@@ -353,6 +353,8 @@ class Outbound:
 
         Where nobody asks for what is missing, a look that is planned stays: more data says nothing about what was lost.
         """
+        if self._unconfirmed and self._tail_ns is not None:
+            return  # a new member waits for its start, however much is sent meanwhile
         if self.config.retransmits and (self.row.naks or self._tail_ns is None):
             self._tail_interval_ns = self._least_interval_ns
             self._tail_ns = now_ns + self._tail_interval_ns

@@ -293,6 +293,21 @@ class Core:
             else:
                 self.inbox.note(item)  # type: ignore[arg-type]
 
+    def gather(self, count: int, until_ns: int | None) -> Steps[None]:
+        """Wait until there are at least ``count`` members."""
+
+        def are_here() -> bool:
+            return self.inbox.view is not None and len(self.inbox.view.members) >= count
+
+        while (bell := self.inbox.unless(are_here)) is not None:
+            if not self.is_open:
+                raise self._closed()
+            try:
+                yield Wait(bell, until_ns)
+            except TimeoutError:
+                here = 0 if self.inbox.view is None else len(self.inbox.view.members)
+                raise TimedOutError(f"{here} of {count} members of {self.options.group} are here") from None
+
     # Requests
 
     def request(self, payload: Payload, to: To, timeout: Time | None) -> Steps[bytes]:

@@ -42,6 +42,8 @@ from gapless.run import ALONE, Run
 from gapless.transport.base import Problems
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gapless.identity import Address, View
     from gapless.transport.handle import Handle
 
@@ -227,6 +229,11 @@ class Inbox:
             if found is not None:
                 self._items.remove(found)
             return found
+
+    def unless(self, holds: Callable[[], bool]) -> Future[None] | None:
+        """Return a future that tells when to look again, unless ``holds`` does."""
+        with self._lock:
+            return None if holds() else self._bell()
 
     def _bell(self) -> Future[None]:
         bell: Future[None] = Future()

@@ -139,7 +139,6 @@ class Beats(Check):
     """S16 for a group that makes its own views: at rest signs of life and beacons go out, as many as must, no more."""
 
     name = "S16"
-    only_at_rest = True
 
     def __init__(self, judge: Judge) -> None:
         super().__init__(judge)
@@ -147,7 +146,9 @@ class Beats(Check):
         self.beacons = 0
 
     def about_out(self, life: Life, to: Address | None, frame: Frame) -> None:
-        """Count what may be said, and report what may not."""
+        """Count what may be said at rest, and report what may not."""
+        if not self.judge.resting:
+            return
         if isinstance(frame, Alive):
             self.alive += 1
         elif isinstance(frame, Beacon):

@@ -304,7 +304,9 @@ class Judge(Learner):
         if former is None:
             life.heard[origin] = Heard(stream, start)
         else:
-            life.heard[origin] = Heard(stream, start, former.end())
+            life.heard[origin] = Heard(stream, start, former.delivered if life.transferring else former.end())
+            if life.transferring:
+                life.heard[origin].owe(former.next, former.delivered)
             life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
         life.heard[origin].cover(life.covered.get((origin, 0), 0))
         if marks is not None:

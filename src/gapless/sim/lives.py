@@ -37,7 +37,7 @@ GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
 
 _RARELY = 0.25
-_STATE_SIZES_BYTES = (0, 1500, 6000, 20_000)
+_STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
 
 
 class Lives(Stage):

@@ -499,7 +499,8 @@ def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] |
             if progress is not None:
                 progress(tried)
             try:
-                shrunk = shrink_seed(Origin(seed, messages, profile=profile), bug=bug)
+                origin = Origin(seed, messages, profile=profile, membership=find_mutant(bug).membership)
+                shrunk = shrink_seed(origin, bug=bug)
             except NotReproducedError:
                 continue
             if shrunk is not None:

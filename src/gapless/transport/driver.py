@@ -159,4 +159,5 @@ class Driver:
             driver._rope.close()
 
 
-os.register_at_fork(after_in_child=Driver._forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Driver._forked)

@@ -17,7 +17,7 @@ from gapless.core.participant import Participant
 from gapless.core.ready import Expelled, Located, StateReceived, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
-from gapless.transport.base import log
+from gapless.transport.base import TURN_BYTES, log
 from gapless.transport.sends import Sends
 
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
 
-DATAGRAMS_A_TURN = 64
+DATAGRAMS_A_TURN = 128
 """So many datagrams are read, about, before what they lead to is sent."""
 
 TICKS_A_TURN = 16
 """So many times the clock is told at most before the network has its turn again."""
+
+BEHIND_NS = 20_000_000
+"""So long the clock waits for datagrams that have come and are not read yet."""
 
 
 class Call(NamedTuple):
@@ -74,7 +77,7 @@ class Seat:
         self._node, self._name = node, name
         self._join = dict(join)
         self._trace = trace
-        self._expelled = False
+        self._expelled = self._behind = False
         self.participant = self._new_life(time.time_ns())
         self.calls.append(Call(self._begin))
 
@@ -130,19 +133,25 @@ class Seat:
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
 
-    def datagrams(self, now_ns: int) -> Iterator[Ready]:
+    def datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""
-        receive = self.participant.receive
-        for datagram in self.transport.receive(DATAGRAMS_A_TURN):
-            yield receive(datagram, now_ns)
+        datagrams = self.transport.receive(DATAGRAMS_A_TURN)
+        self._behind = len(datagrams) >= DATAGRAMS_A_TURN or sum(map(len, datagrams)) >= TURN_BYTES
+        return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
 
     def ticks(self, now_ns: int) -> Iterator[Ready]:
-        """Tell the machine the time for as long as something is due."""
+        """Tell the machine the time for as long as something is due.
+
+        While more datagrams wait than one turn takes, what is due waits a little too: of what the machine would ask
+        for, or announce, much has come already and is only not read yet.
+        """
+        if self._behind:
+            now_ns -= BEHIND_NS
         for _ in range(TICKS_A_TURN):
             due_ns = self.participant.deadline_ns
             if due_ns is None or due_ns > now_ns:
                 return
-            yield self.participant.tick(now_ns)
+            yield self.participant.tick(time.monotonic_ns())
 
     def refund(self, messages: int, now_ns: int) -> Ready:
         """Tell the machine how many messages the application is done with; those of a former life come first."""
