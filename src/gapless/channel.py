@@ -229,7 +229,10 @@ class Group(Face):
     # Everything else
 
     async def expel(self, member: To) -> None:
-        """Ask for a view without ``member``, though it lives; it will come back as a new one, unless it may not."""
+        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+
+        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        """
         await drive(self._own.expel(member))
 
     async def explain(self) -> Explanation:

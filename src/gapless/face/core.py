@@ -43,6 +43,8 @@ from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gapless.core.participant import Participant
+    from gapless.core.ready import Ready
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
     from gapless.transport.handle import Handle
@@ -344,7 +346,16 @@ class Core:
         """Ask for a view without ``member``."""
         address = self.find(member)
         assert address is not None
-        yield Wait(self.handle.call(lambda machine, now_ns: machine.expel(address, now_ns)))
+
+        def command(machine: Participant, now_ns: int) -> Ready:
+            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+                raise LocalProtocolError(
+                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
+                    " member of the view"
+                )
+            return machine.expel(address, now_ns)
+
+        yield Wait(self.handle.call(command))
 
     def explain(self) -> Steps[Explanation]:
         """Look at the machine."""
