@@ -261,7 +261,8 @@ class Membership:
         """Compare views with one that is in this view."""
         assert self.roster is not None
         if view == self.roster.id:
-            self.welcome = self.welcome or you
+            # Only who made the view knows that it is decided: others may be new in it themselves.
+            self.welcome = self.welcome or (you and sender == view.coordinator)
             self.coordinator.confirmed(sender, context)
         elif self.pending is not None and view == self.pending.id:
             self.coordinator.confirmed(sender, context)
@@ -296,6 +297,7 @@ class Membership:
             self.over(Left(True), context)
             return
         self._let_go_by = view.coordinator
+        self.liveness.end()  # those of the view without this one do not show it any more that they live
         soon_ns = context.now_ns + self.config.view_gap_ns
         self._try_ns = soon_ns if self._try_ns is None else min(self._try_ns, soon_ns)
 

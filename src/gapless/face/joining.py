@@ -19,7 +19,7 @@ from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
-from gapless.transport.udp import PORTS, UdpMesh
+from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.transport.base import Transport
 
-TRANSPORTS: Mapping[str, Callable[..., Transport]] = {"auto": UdpMesh, "udp": UdpMesh}
+TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
+    "auto": open_udp,
+    "udp": open_udp,
+    "multicast": UdpMulticast,
+    "mesh": UdpMesh,
+}
 """The transports that can be named, and what opens each."""
 
 
