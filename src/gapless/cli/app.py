@@ -19,6 +19,7 @@ from gapless.cli.chat import chat
 from gapless.cli.compare import compare
 from gapless.cli.config import config
 from gapless.cli.demo import demo
+from gapless.cli.doctor import doctor
 from gapless.cli.explore import explore
 from gapless.cli.listen import listen
 from gapless.cli.mutants import mutants
@@ -26,6 +27,7 @@ from gapless.cli.scenario import scenario
 from gapless.cli.send import send
 from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
+from gapless.cli.top import top
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, bench),
+    *(chat, send, listen, top, doctor, bench),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)
