@@ -479,6 +479,8 @@ class Outbound:
         for member, acked in returned.items():
             self.acks.enter(member, acked)
         self.release(context, "view")
+        if returned and self._tail_ns is None and self._unfinished:
+            self._plan_tail(context.now_ns)  # who is back is behind
 
     def connect(self) -> None:
         """Count the acks of the one member that this stream goes to, from the first message on."""

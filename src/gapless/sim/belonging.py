@@ -76,8 +76,8 @@ class S20(Check):
     name = "S20"
 
     def event(self, life: Life, event: Event) -> None:
-        """Look for suspicion and expulsion without a reason."""
-        if isinstance(event, Suspected) and self.judge.calm:
+        """Look for suspicion and expulsion without a reason; who is about to leave may be left behind in silence."""
+        if isinstance(event, Suspected) and self.judge.calm and life.leaving_ns is None:
             suspect = self.model.lives.get(event.member)
             if suspect is not None and suspect.alive:
                 self.fail(f"{life.name} suspects {suspect.name}, which lives, and nothing is wrong")
