@@ -1,7 +1,7 @@
 """A chat without a server: whoever knows the name of the room is in it.
 
-    python chat.py tea-room ann    # type a line, and everybody sees it; end with Ctrl-D
-    python chat.py                 # two of them talk by themselves
+python chat.py tea-room ann    # type a line, and everybody sees it; end with Ctrl-D
+python chat.py                 # two of them talk by themselves
 """
 
 import asyncio
@@ -26,8 +26,9 @@ async def show(group: gapless.Group, me: str) -> None:
             print(f"{me} sees: {len(event.view.members)} in the room")
 
 
-async def chat(room: str, me: str, lines: AsyncIterator[str]) -> None:
+async def chat(room: str, me: str, lines: AsyncIterator[str], company: int = 1) -> None:
     async with gapless.join(room) as group:
+        await group.wait_for_members(company)
         showing = asyncio.create_task(show(group, me))
         async for line in lines:
             await group.send(f"{me}: {line}".encode())
@@ -48,7 +49,7 @@ async def talk() -> None:
         yield "I am"
         heard.set()
 
-    await asyncio.gather(chat(room, "ann", ann()), chat(room, "bob", bob()))
+    await asyncio.gather(chat(room, "ann", ann(), 2), chat(room, "bob", bob(), 2))
 
 
 if len(sys.argv) > 2:

@@ -1,7 +1,7 @@
 """Hello, group: every member greets all others.
 
-    python hello_group.py hello    # in two terminals, or on two machines of one network
-    python hello_group.py          # starts two of them by itself
+python hello_group.py hello    # in two terminals, or on two machines of one network
+python hello_group.py          # starts two of them by itself
 """
 
 import asyncio

@@ -12,28 +12,23 @@ import gapless
 GROUP = f"leader-{os.getpid()}"
 
 
-async def candidate(name: str) -> None:
+async def candidate(name: str, everybody: asyncio.Barrier) -> None:
     """Lead for a moment when it is our turn, then go."""
     async with gapless.join(GROUP) as group:
-        await group.send(f"{name} is in".encode())
+        await group.wait_for_members(3)
+        await everybody.wait()
         async for event in group.events():
-            if isinstance(event, gapless.ViewChange):
-                leader = event.view.members[0]
-                print(f"{name}: view {event.view.id.number} of {len(event.view.members)}, {describe(leader, event.me)}")
-            if not alone.is_set() and group.view and len(group.view.members) == 3:
-                alone.set()
-            if alone.is_set() and group.view and group.view.members[0] == group.me:
-                print(f"{name}: I have led long enough")
-                return
-
-
-def describe(leader: gapless.Address, me: gapless.Address) -> str:
-    return "I lead" if leader == me else "another leads"
+            if isinstance(event, gapless.ViewChange) and event.view == group.view:
+                leads = event.view.members[0] == event.me
+                print(f"{name}: one of {len(event.view.members)}, {'I lead' if leads else 'another leads'}")
+                if leads:
+                    return
 
 
 async def main() -> None:
-    await asyncio.gather(*(candidate(name) for name in ("ann", "bob", "eve")))
+    everybody = asyncio.Barrier(3)
+    await asyncio.gather(*(candidate(name, everybody) for name in ("ann", "bob", "eve")))
+    print("nobody is left to lead")
 
 
-alone = asyncio.Event()
 asyncio.run(main())

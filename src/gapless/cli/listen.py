@@ -69,7 +69,7 @@ def listen(
 def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
     """Return what comes, until nothing has come for so long."""
     from gapless.blocking import run
-    from gapless.face.core import deadline
+    from gapless.face.timing import deadline
 
     own = group._own
     try:

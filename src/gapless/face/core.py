@@ -33,12 +33,13 @@ from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
 from gapless.face.requests import ANSWER, FAILED, LOOK, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.timing import Time, deadline
 from gapless.identity import Address
 from gapless.metrics import Look
 from gapless.modes import Mode
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
-from gapless.units import NS_PER_S, format_duration, parse_duration
+from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-Time = float | str
-"""A duration: a number of seconds, or text such as ``"200ms"``."""
 To = Address | str
 """A member: its address, such as ``message.sender``, or its durable name."""
 Payload = bytes | bytearray | memoryview
@@ -270,6 +269,11 @@ class Core:
 
     # Receiving
 
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.next_of_run()
+
     def receive(
         self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False
     ) -> Steps[_T | Told | None]:
@@ -452,17 +456,3 @@ def as_payload(payload: object) -> bytes:
         return bytes(payload)
     hint = "text.encode()" if isinstance(payload, str) else "json.dumps(value).encode() or another encoding"
     raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")
-
-
-def duration_ns(timeout: Time) -> int:
-    """Return nanoseconds."""
-    if isinstance(timeout, str):
-        return parse_duration(timeout)
-    if type(timeout) not in {int, float} or not 0 <= timeout < 1e9:
-        raise LocalProtocolError(f'a timeout of {timeout!r}: expected seconds, or text such as "200ms"')
-    return int(timeout * NS_PER_S)
-
-
-def deadline(timeout: Time | None) -> int | None:
-    """Return when ``timeout`` will be over, if it ever is."""
-    return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)

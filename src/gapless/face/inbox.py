@@ -68,7 +68,7 @@ class Inbox:
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
         self.lives = 1
-        self.received = self.batches = 0
+        self.received = self.batches = self.full = 0
         self.ended = False
         self.ready: Future[None] = Future()
         self.pending = Pending()
@@ -129,11 +129,7 @@ class Inbox:
             if not self._listens or self._free:
                 self._done(part.message_count)
         if self._owed >= handle.config.max_unconsumed:
-            self.problems.add(
-                "unread",
-                f"{self._owed} messages of {handle.group} wait to be read, and the senders wait too; read them, or join"
-                " with listen=False",
-            )
+            self.full += 1
 
     def _plain(self, delivery: Delivery) -> list[Delivery]:
         """Take requests and answers out of a delivery; return the rest."""
@@ -192,6 +188,14 @@ class Inbox:
             self.problems.add(f"event.{type(told).__name__.lower()}", f"{self._handle.group}: {told}")
 
     # On reading
+
+    def next_of_run(self) -> Message | None:
+        """Return the next message of the run that is being read, if there is one."""
+        with self._lock:
+            if not self._rest:
+                return None
+            self._read += 1
+            return self._rest.popleft()
 
     def next_item(self) -> Message | Told | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""
