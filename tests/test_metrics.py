@@ -43,9 +43,7 @@ def members(count: int, **options: Any) -> Iterator[list[blocking.Group]]:
             for port in ports
         ]
         for group in found:
-            for _ in group.events():
-                if group.view is not None and len(group.view.members) == count:
-                    break
+            group.wait_for_members(count, timeout=60)
         yield found
 
 

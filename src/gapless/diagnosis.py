@@ -179,9 +179,7 @@ def group_of_two(host: str) -> Finding:
         blocking.join(PROBE_GROUP, ports=ports[0], **options) as first,
         blocking.join(PROBE_GROUP, ports=ports[1], **options) as second,
     ):
-        for _ in first.events():
-            if first.view is not None and len(first.view.members) == 2:
-                break
+        first.wait_for_members(2, timeout=10)
         met_ms = (time.monotonic() - start_s) * 1000
         start_s = time.monotonic()
         second.send(b"are you there?")

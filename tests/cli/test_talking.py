@@ -65,7 +65,8 @@ def test_a_sender_does_not_send_to_nobody() -> None:
         sender.type("hello\n")
         code, out, err = sender.end()
     assert (code, out) == (2, b"")
-    assert "only 1 of 2 members" in err
+    assert "1 of 2 members" in err
+    assert "--members 1" in err
     assert "Traceback" not in err
 
 

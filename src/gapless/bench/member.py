@@ -193,13 +193,10 @@ def exchange(spec: Spec) -> None:
     """Measure how long a request and its answer take: the first member asks the second, one request at a time."""
     from gapless import blocking
 
-    with blocking.join("bench", transport=spec.open(), config=spec.config(), node=spec.at + 1) as group:
+    with blocking.join("bench", transport=spec.open(), config=spec.config(), node=spec.at + 1, listen=False) as group:
         group.on_request(lambda request: request.payload)
-        for _ in group.events():
-            if group.view is not None and len(group.view.members) == spec.members:
-                break
+        group.wait_for_members(spec.members, PATIENCE_S)
         assert group.view is not None
-        threading.Thread(target=lambda: [None for _ in group.batches()], daemon=True).start()
         _say("ready")
         _hear()
         times_ns: list[int] = []

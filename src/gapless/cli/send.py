@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from gapless.cli.joining import group_options, joined, note, seconds
 from gapless.cli.output import json_option, print_json
-from gapless.errors import ConfigError, GaplessError, TimedOutError
+from gapless.errors import ConfigError, TimedOutError
 from gapless.units import parse_size
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def send(
     chunk_bytes = 0 if lines or (file is None and chunk is None) else parse_size(chunk or CHUNK)
     if chunk is not None and chunk_bytes < 1:
         raise ConfigError(f"--chunk {chunk}: a message of a file holds one byte or more")
-    with _source(file) as (source, size_bytes), joined(group, options) as member:
+    with _source(file) as (source, size_bytes), joined(group, options, listen=False) as member:
         _wait_for(member, members, timeout_s, quiet=as_json)
         start_s = time.monotonic()
         with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
@@ -126,25 +125,14 @@ def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _wait_for(group: Group, members: int, timeout_s: float | None, *, quiet: bool) -> None:
-    """Wait for a view of so many members. What others send is let go."""
-    there = threading.Event()
-
-    def read() -> None:
-        try:
-            for _ in group.events():
-                if group.view is not None and len(group.view.members) >= members:
-                    there.set()
-        except GaplessError:
-            there.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    if not there.wait(0.2) and not quiet:
-        note(f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}")
-    if not there.wait(timeout_s):
+    """Wait for a view of so many members."""
+    try:
+        if not quiet and (group.view is None or len(group.view.members) < members):
+            note(f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}")
+        group.wait_for_members(members, timeout_s)
+    except TimedOutError as error:
         here = 0 if group.view is None else len(group.view.members)
-        raise TimedOutError(
-            f"only {here} of {members} members are in {group.group}: start the others, or say --members {here}"
-        )
+        raise TimedOutError(f"{error}: start the others, or say --members {here}") from None
 
 
 def _send_all(
