@@ -95,6 +95,11 @@ class Handle:
         return self._seat.error
 
     @property
+    def told(self) -> dict[str, int]:
+        """How often each kind of event has happened."""
+        return dict(self._seat.told)
+
+    @property
     def me(self) -> Address:
         """The address of the present life."""
         return self._seat.participant.me

@@ -69,6 +69,7 @@ class Seat:
         self.sends = Sends(config.max_frame_bytes // 2)
         self.calls: deque[Call] = deque()
         self.error: GaplessError | None = None
+        self.told: dict[str, int] = {}
         self.stopped = self.ended = False
         self._outbox = outbox
         self._items: list[Item] = []
@@ -187,6 +188,8 @@ class Seat:
 
     def _notice(self, events: Sequence[Event]) -> None:
         for event in events:
+            name = type(event).__name__.lower()
+            self.told[name] = self.told.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.sends.stir()
             elif isinstance(event, Expelled):
