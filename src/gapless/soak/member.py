@@ -98,7 +98,7 @@ class Soaked:
         self.writer.offer(self.handle.me, payload)
         sent = self.handle.send([payload])
         self._unsettled.add(sent)
-        sent.add_done_callback(self._settled)
+        sent.add_done_callback(lambda _: self._settled(sent))
 
     def _settled(self, sent: Sent) -> None:
         """Write down the numbers, in the protocol thread, before the message leaves."""

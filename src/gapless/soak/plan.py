@@ -77,10 +77,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Task:
-    """What one process is told: its plan, its place among the ports, its file, and how often it was started."""
+    """What one process is told: the plan, all places and its own, its file, and its how-manyth start it is."""
 
     plan: Plan
-    ports: list[int]
+    places: list[str]
     at: int
     start: int
     path: str
@@ -93,9 +93,9 @@ class Task:
     def open(self) -> Transport:
         """Return the transport, with the faults in front of what comes in."""
         plan = self.plan
-        where = f"seeds://127.0.0.1:{self.ports[0]}-{self.ports[-1]}"
-        discovery = Discovery.parse(where, group="soak")
-        transport = TRANSPORTS[plan.transport]("127.0.0.1", self.ports[self.at], discovery=discovery)
+        discovery = Discovery.parse(f"seeds://{','.join(self.places)}", group="soak")
+        host, _, port = self.places[self.at].rpartition(":")
+        transport = TRANSPORTS[plan.transport](host, int(port), discovery=discovery)
         rng = split(plan.seed, f"member {self.node} start {self.start}")
         struck: list[faults.Fault] = [
             faults.Loss(rng, [plan.loss]),

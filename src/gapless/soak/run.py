@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.bench.processes import SOURCE, free_ports
-from gapless.errors import GaplessError
+from gapless.errors import ConfigError, GaplessError
 from gapless.sim.seeds import split
 from gapless.soak.plan import Plan, Report, Task
 from gapless.trace import Row, check, merged
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 REST_S = 60.0
 """So long a group may take to come to rest after the load."""
+LIMIT_S = 180.0
+"""So much longer than its load a soak takes at the very most."""
 LOOK_S = 0.1
 """How often it is looked whether it has."""
 SAMPLES = 30
@@ -52,14 +54,14 @@ def draw_blows(plan: Plan) -> list[Blow]:
     """Draw who is killed and stopped, and when.
 
     Blows follow each other evenly, all before four fifths of the time, so that everybody is back under load. Whoever is
-    stopped stands still until the others have expelled it.
+    stopped stands still until the others have expelled it. Nobody is struck twice before everybody was.
     """
     rng = split(plan.seed, "blows")
     config = plan.config()
     expelled_s = (config.suspect_after_ns + config.verify_timeout_ns + config.heartbeat_interval_ns) / NS_PER_S
     blows: list[Blow] = []
     total = plan.kills + plan.stops
-    victims = [*rng.sample(range(plan.members), plan.kills), *rng.sample(range(plan.members), plan.stops)]
+    victims = rng.sample(range(plan.members), plan.members) * 2
     for turn, at in enumerate(rng.sample(range(total), total)):
         start_s = plan.seconds * 0.8 * (turn + rng.uniform(0.2, 0.4)) / total
         if at < plan.kills:
@@ -71,19 +73,37 @@ def draw_blows(plan: Plan) -> list[Blow]:
     return sorted(blows)
 
 
+class Network:
+    """Where the processes are: all on the loopback interface. Others may put each on a host of its own."""
+
+    def places(self, count: int) -> list[str]:
+        """Return where so many members are to be, as host:port."""
+        return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+    def before(self, task: Task) -> list[str]:  # noqa: ARG002
+        """Return what stands in the command line before the command of a process."""
+        return []
+
+    def connect(self, task: Task, process: subprocess.Popen[str]) -> None:
+        """Let a process that has just been started have its network."""
+
+
 class Member:
     """One process of the soak, and how its memory was over time."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, network: Network) -> None:
         self.task = task
         self.memory: list[float] = []
+        self.complaints = Path(task.path).with_suffix(".err")
         self.process = subprocess.Popen(  # noqa: S603 - the command is our own
-            [sys.executable, "-m", "gapless.soak.member", task.encode()],
+            [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self.complaints.open("w"),
             text=True,
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
         )
+        network.connect(task, self.process)
 
     @property
     def name(self) -> str:
@@ -99,7 +119,8 @@ class Member:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise GaplessError(f"process {self.name} has ended before its time")
+            said = self.complaints.read_text(encoding="utf-8").strip().splitlines()[-1:]
+            raise GaplessError(f"process {self.name} has ended before its time: {''.join(said) or 'it said nothing'}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise GaplessError(f"process {self.name} has failed: {answer['error']}")
@@ -113,7 +134,7 @@ class Member:
     def end(self) -> None:
         """Be rid of it."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
 
 
 def resident_mb(pid: int) -> float | None:
@@ -128,19 +149,29 @@ def resident_mb(pid: int) -> float | None:
 class Soak:
     """The processes of one soak, with their traces in ``folder``."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, network: Network) -> None:
         self.plan = plan
         self.folder = folder
-        self.ports = free_ports(plan.members)
+        self.network = network
+        self.places = network.places(plan.members)
         self.paths: list[Path] = []
         self.members: list[Member] = []
         self.former: list[Member] = []
+        self._timer = threading.Timer(plan.seconds + LIMIT_S, self._end)
+        self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        self.members = [self._start(at, 1) for at in range(self.plan.members)]
+        self._timer.start()
+        for at in range(self.plan.members):
+            self.members.append(self._start(at, 1))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._end()
+
+    def _end(self) -> None:
+        """Be rid of all processes; whoever listens to one is told that it has ended."""
         for member in (*self.members, *self.former):
             member.end()
 
@@ -148,7 +179,7 @@ class Soak:
         path = self.folder / f"member-{at + 1}-{start}.jsonl"
         path.touch()
         self.paths.append(path)
-        return Member(Task(self.plan, self.ports, at, start, str(path)))
+        return Member(Task(self.plan, self.places, at, start, str(path)), self.network)
 
     def ask(self, words: str) -> list[dict[str, Any]]:
         """Say a line to all, then hear what each has to say."""
@@ -209,9 +240,23 @@ def is_at_rest(seen: list[dict[str, Any]]) -> bool:
     )
 
 
-def soak(plan: Plan, folder: Path | None = None, progress: Callable[[float], None] = lambda _: None) -> Report:
+def _soak(plan: Plan, folder: Path | None, temporary: str, network: Network | None) -> Soak:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: name an empty folder for the traces, or a new one")
+    return Soak(plan, folder or Path(temporary), network or Network())
+
+
+def soak(
+    plan: Plan,
+    folder: Path | None = None,
+    *,
+    network: Network | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Report:
     """Run a soak and check its traces, which stay in ``folder`` if there is one."""
-    with tempfile.TemporaryDirectory(prefix="soak-") as temporary, Soak(plan, folder or Path(temporary)) as group:
+    with tempfile.TemporaryDirectory(prefix="soak-") as temporary, _soak(plan, folder, temporary, network) as group:
         group.gather()
         group.load(progress)
         rested = group.rest()

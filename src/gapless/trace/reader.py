@@ -27,9 +27,10 @@ def read(path: Path) -> Iterator[Row]:
 def _row(line: str, where: str) -> Row:
     try:
         values = json.loads(line)
-        return Row(**values)
     except ValueError as error:
         raise GaplessError(f"{where}: expected a row of a trace as one line of JSON: {error}") from None
+    try:
+        return Row(**values)
     except TypeError:
         unknown = sorted(set(values) - _KNOWN) if isinstance(values, dict) else []
         why = f"no column is called {', '.join(unknown)}" if unknown else "columns are missing"

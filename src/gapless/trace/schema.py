@@ -44,6 +44,7 @@ EVENTS = {
     "MEMBERS": "the application was told the view; origin made it, reason lists its members",
     "START": "the stream of origin starts here: seqno is its first message",
     "LOST": "messages of origin will never come",
+    "STATE_IN": "the application was given the state of peer; deliveries go on from it",
     "EXPELLED": "the life is over: the group has gone on without it",
     "REST": "the load has ended; this life is there at the end",
 }

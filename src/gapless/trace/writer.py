@@ -16,7 +16,7 @@ import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.ready import Delivery, Expelled, Lost, Started, ViewInstalled
+from gapless.core.ready import Delivery, Expelled, Lost, Started, StateReceived, ViewInstalled
 from gapless.trace.schema import Row
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ class Writer:
             elif isinstance(item, Lost):
                 gone = {"origin": life(item.origin), "seqno": item.first, "seqno_last": item.last}
                 found.append({"event": "LOST", **gone})
+            elif isinstance(item, StateReceived):
+                found.append({"event": "STATE_IN", "peer": life(item.provider), "size_bytes": len(item.state)})
             elif isinstance(item, Expelled):
                 found.append({"event": "EXPELLED", "view": item.view.number})
         self._flush(found)
