@@ -95,14 +95,15 @@ class Member:
         self.task = task
         self.memory: list[float] = []
         self.complaints = Path(task.path).with_suffix(".err")
-        self.process = subprocess.Popen(  # noqa: S603 - the command is our own
-            [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.complaints.open("w"),
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )
+        with self.complaints.open("w") as complaints:
+            self.process = subprocess.Popen(  # noqa: S603 - the command is our own
+                [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            )
         network.connect(task, self.process)
 
     @property
@@ -134,7 +135,7 @@ class Member:
     def end(self) -> None:
         """Be rid of it."""
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 def resident_mb(pid: int) -> float | None:
@@ -168,12 +169,13 @@ class Soak:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        self._end()
+        for member in self.members:
+            member.end()
 
     def _end(self) -> None:
-        """Be rid of all processes; whoever listens to one is told that it has ended."""
-        for member in (*self.members, *self.former):
-            member.end()
+        """Kill all processes; whoever listens to one is told that it has ended."""
+        for member in self.members:
+            member.process.kill()
 
     def _start(self, at: int, start: int) -> Member:
         path = self.folder / f"member-{at + 1}-{start}.jsonl"
