@@ -90,11 +90,13 @@ def test_rest_is_when_everybody_has_everything() -> None:
 
 def test_memory_that_grows_is_not_sound() -> None:
     def judged(*seen: float) -> Report:
-        return report(Plan(), [], rested=True, struck={}, memory={"1.1": list(seen)})
+        short = {"2.2": [10.0, 20.0, 30.0]}  # it was started late, and is still at its beginning
+        return report(Plan(), [], rested=True, struck={}, memory={"1.1": list(seen), **short})
 
-    assert judged(30, 31, 32, 33, 33, 33).is_sound
-    assert not judged(30, 31, 32, 33, 38, 42).is_flat
-    assert not judged(30, 31, 32, 33, 38, 42).is_sound
+    assert judged(*[30] * 3, 31, 32, 33, 33, 33).is_sound
+    growing = judged(*[30] * 3, 31, 32, 33, 38, 42)
+    assert not growing.is_flat
+    assert not growing.is_sound
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.ready import Accepted, Delivery, ViewInstalled
+from gapless.core.ready import Accepted, Delivery, Started, ViewInstalled
 from gapless.errors import GaplessError
 from gapless.sim.seeds import split
 from gapless.soak.plan import Task
@@ -69,6 +69,8 @@ class Soaked:
                     if isinstance(item, Delivery):
                         messages += item.message_count
                         self.heard[item.origin] = item.last
+                    elif isinstance(item, Started):
+                        self.heard[item.origin] = max(self.heard.get(item.origin, 0), item.start)
                     elif isinstance(item, ViewInstalled):
                         self.view = item.view
                 self.turn.notify_all()
@@ -127,7 +129,7 @@ class Soaked:
         return {}
 
     def look(self) -> dict[str, Any]:
-        """Say where this member stands: its view, what it has heard of each, and its own marks."""
+        """Say where this member stands: its view, up to where it has or need not have each stream, its own marks."""
         me, low, high = self.handle.ask(_marks).result(PATIENCE_S)
         with self.turn:
             view = self.view

@@ -137,11 +137,15 @@ class Report:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no process has, in the last third of its time, more than a tenth and 4 MB above the middle third."""
+        """Whether no process has, in the last third of its time, more than a tenth and 4 MB above the middle third.
+
+        Only those are looked at that were there for half of the time at least.
+        """
+        most = max(map(len, self.memory.values()), default=0)
         return all(
             max(seen[-third:]) <= max(seen[third : 2 * third]) * 1.1 + 4
             for seen in self.memory.values()
-            if (third := len(seen) // 3) >= 1
+            if (third := len(seen) // 3) >= 1 and 2 * len(seen) >= most
         )
 
     @property
