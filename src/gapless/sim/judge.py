@@ -159,6 +159,10 @@ class Judge(Learner):
         self._called_later: list[Data] = []
         self._too_late = 0
         self.checks = [check(self) for check in checks]
+        self._gather_hooks()
+
+    def _gather_hooks(self) -> None:
+        """Find out once which check wants to be called for what."""
         self._refused = self._hooks("refused")
         self._incoming: Hooks = {
             Data: (*self._hooks("data_in"), self._learn_data),

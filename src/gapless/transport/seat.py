@@ -99,6 +99,15 @@ class Seat:
     def _begin(self, now_ns: int) -> Ready:
         return self.participant.join(now_ns, **self._join)
 
+    def leave(self, now_ns: int) -> Ready:
+        """Begin to leave, for good."""
+        self.rejoin = False
+        return self.participant.leave(now_ns)
+
+    def stop(self, _: int) -> None:
+        """End at once, without leaving."""
+        self.stopped = True
+
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""
         if self._expelled and self.rejoin:
