@@ -131,11 +131,11 @@ class Outbound:
 
     def make_room(self, messages: Sequence[bytes], context: Context) -> bool:
         """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
-        while not self.has_room(messages):
+        while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
             if len(self.queue) or self.queue.slots(messages) > most or not self._relieve(context):
                 return False
-        return True
+        return not self.closed
 
     def _relieve(self, context: Context) -> bool:
         """See to a window that has no room: if that is because of kept places, say so, or release them."""
