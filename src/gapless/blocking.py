@@ -7,12 +7,14 @@ a group; of several that read, each message goes to one.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from gapless.errors import DepartedError, GaplessError
 from gapless.face.base import Face, Question, Receipt
-from gapless.face.core import HURRY_S, Steps, Wait, deadline, duration_ns
+from gapless.face.core import HURRY_S, Steps, Wait
+from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
+from gapless.face.timing import Time, deadline, duration_ns
 from gapless.modes import Mode
 from gapless.transport.base import log
 from gapless.units import NS_PER_S
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from gapless.face.core import Core, Payload, Time, To
+    from gapless.face.core import Core, Payload, To
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.metrics import Look
 
 _T = TypeVar("_T")
 
@@ -73,10 +76,6 @@ class Request(Question):
 
 class Group(Face):
     """One member of one group; made by :func:`join`, and a member inside ``with``."""
-
-    def __init__(self, group: str, *, timeout: Time | None = None, **options: Any) -> None:
-        super().__init__(group, **options)
-        self._timeout = timeout
 
     # Coming and going
 
@@ -140,8 +139,9 @@ class Group(Face):
     # Receiving
 
     def __iter__(self) -> Iterator[Message]:
-        while (found := self.receive()) is not None:
-            yield found
+        own = self._own
+        while (message := own.next_at_hand() or self.receive()) is not None:
+            yield message
 
     def receive(self, timeout: Time | None = None) -> Message | None:
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
@@ -185,7 +185,10 @@ class Group(Face):
     # Everything else
 
     def expel(self, member: To) -> None:
-        """Ask for a view without ``member``, though it lives; it will come back as a new one, unless it may not."""
+        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+
+        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        """
         run(self._own.expel(member))
 
     def explain(self) -> Explanation:
@@ -197,8 +200,12 @@ class Group(Face):
         return run(self._own.health())
 
     def stats(self) -> dict[str, int]:
-        """Return every counter by its name."""
+        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
         return run(self._own.stats())
+
+    def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:
+        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
+        return run(self._own.look(of, timeout))
 
 
 def _requests(core: Core) -> Iterator[Request]:
@@ -228,9 +235,9 @@ def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
             request.fail(error)
 
 
-def join(group: str, *, timeout: Time | None = None, **options: Any) -> Group:
+def join(group: str, **options: Unpack[JoinOptions]) -> Group:
     """Return a member of ``group``, to be used as ``with gapless.blocking.join("orders") as group:``.
 
     The options are those of :func:`gapless.join`.
     """
-    return Group(group, timeout=timeout, **options)
+    return Group(group, **options)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from gapless.errors import DepartedError
+from gapless.errors import DepartedError, GaplessError
 from gapless.face.base import Face, Question, Receipt
-from gapless.face.core import HURRY_S, Steps, Wait, deadline, duration_ns
+from gapless.face.core import HURRY_S, Steps, Wait
+from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
+from gapless.face.timing import Time, deadline, duration_ns
 from gapless.modes import Mode
 from gapless.transport.base import log
 from gapless.units import NS_PER_S
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Self
 
-    from gapless.face.core import Core, Payload, Time, To
+    from gapless.face.core import Core, Payload, To
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.metrics import Look
 
 _T = TypeVar("_T")
 
@@ -102,9 +105,8 @@ class Request(Question):
 class Group(Face):
     """One member of one group; made by :func:`join`, and a member inside ``async with``."""
 
-    def __init__(self, group: str, *, timeout: Time | None = None, **options: Any) -> None:
+    def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         super().__init__(group, **options)
-        self._timeout = timeout
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken = 0
 
@@ -179,10 +181,10 @@ class Group(Face):
         self._taken += 1
         if self._taken % BREATH == 0:
             await asyncio.sleep(0)  # where messages never end, other tasks have their turn too
-        found = await drive(self._own.receive(self._own.inbox.next_item))
-        if found is None:
+        message = self._own.next_at_hand() or await self.receive()
+        if message is None:
             raise StopAsyncIteration
-        return cast("Message", found)
+        return message
 
     async def receive(self, timeout: Time | None = None) -> Message | None:  # noqa: ASYNC109
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
@@ -229,7 +231,10 @@ class Group(Face):
     # Everything else
 
     async def expel(self, member: To) -> None:
-        """Ask for a view without ``member``, though it lives; it will come back as a new one, unless it may not."""
+        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+
+        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        """
         await drive(self._own.expel(member))
 
     async def explain(self) -> Explanation:
@@ -241,8 +246,12 @@ class Group(Face):
         return await drive(self._own.health())
 
     async def stats(self) -> dict[str, int]:
-        """Return every counter by its name."""
+        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
         return await drive(self._own.stats())
+
+    async def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:  # noqa: ASYNC109
+        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
+        return await drive(self._own.look(of, timeout))
 
 
 async def _requests(core: Core) -> AsyncIterator[Request]:
@@ -254,9 +263,12 @@ async def _serve(core: Core, handler: Callable[[Request], Any]) -> None:
     """Let a handler work on requests, many at a time; it does not keep the group from being closed."""
     room = asyncio.Semaphore(MOST_HANDLED)
     async with asyncio.TaskGroup() as tasks:
-        async for request in _requests(core):
-            await room.acquire()
-            tasks.create_task(_handle(request, handler)).add_done_callback(lambda _: room.release())
+        try:
+            async for request in _requests(core):
+                await room.acquire()
+                tasks.create_task(_handle(request, handler)).add_done_callback(lambda _: room.release())
+        except GaplessError as error:
+            log.debug("no more requests: %s", error)
 
 
 async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
@@ -274,17 +286,18 @@ async def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
             await request.fail(error)
 
 
-def join(group: str, *, timeout: Time | None = None, **options: Any) -> Group:
+def join(group: str, **options: Unpack[JoinOptions]) -> Group:
     """Return a member of ``group``, to be used as ``async with gapless.join("orders") as group:``.
 
     Args:
         group: The name of the group, the same for all members.
-        timeout: How long coming in may take; by default as long as it takes.
         **options: What can be said besides:
 
+            - ``timeout``: how long coming in may take; by default as long as it takes.
             - ``discover``: where others could be, as text (docs/discovery.md) or as a ``Discovery``; by default
               multicast, and on one machine a directory of this user.
-            - ``transport``: ``"auto"`` or ``"udp"``, or a transport that is open already.
+            - ``transport``: ``"auto"`` (multicast where that works, else a copy to each member), ``"multicast"``,
+              ``"mesh"``, or a transport that is open already.
             - ``config``: a ``Config``, knobs by name (``{"capacity": 64}``), or the path of a TOML file.
             - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says what it has.
             - ``state``: an object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such functions.
@@ -294,4 +307,4 @@ def join(group: str, *, timeout: Time | None = None, **options: Any) -> Group:
             - ``node``: the 64-bit id of this place; by default drawn at random.
             - ``trace``: called with the rows of the trace, by the protocol thread.
     """
-    return Group(group, timeout=timeout, **options)
+    return Group(group, **options)

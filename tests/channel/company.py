@@ -40,7 +40,9 @@ def options(ports: list[int], **knobs: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def company(count: int, *, each: dict[str, Any] | None = None, **knobs: Any) -> AsyncIterator[list[gapless.Group]]:
+async def company(
+    count: int, *, each: dict[str, Any] | None = None, **knobs: Any
+) -> AsyncIterator[list[gapless.Group]]:
     """Let members come in, and wait until all of them are in one view."""
     ports = free_ports(count)
     async with AsyncExitStack() as stack:
@@ -57,8 +59,7 @@ def threads(count: int, *, each: dict[str, Any] | None = None, **knobs: Any) -> 
     ports = free_ports(count)
     with ExitStack() as stack:
         groups = [
-            stack.enter_context(blocking.join("tests", **options(ports, **knobs), **(each or {})))
-            for _ in range(count)
+            stack.enter_context(blocking.join("tests", **options(ports, **knobs), **(each or {}))) for _ in range(count)
         ]
         for group in groups:
             group.wait_for_members(count, WITHIN_S)

@@ -72,7 +72,8 @@ def forks(ports: list[int], **_: Any) -> None:
                 try:
                     use()
                 except ClosedError as error:
-                    assert "belongs to the process that forked: join again in this one" in str(error)
+                    if "belongs to the process that forked: join again in this one" not in str(error):
+                        os._exit(4)
                 else:
                     os._exit(3)
             group.close()

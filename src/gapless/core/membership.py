@@ -86,6 +86,7 @@ class Membership:
         self._rivals: dict[Address, tuple[int, Place]] = {}
         self._strangers = Rosters(self.me, config)
         self._let_go_by: Address | None = None
+        self._let_go: frozenset[Address] = frozenset()
         self._try_ns: int | None = None
         self._tries = 0
         self._found_ns: int | None = None
@@ -383,6 +384,8 @@ class Membership:
         self.roster, self.pending = roster, None
         members = [place.address for place in roster.places]
         before, self.members = self.members, frozenset(members)
+        mine = roster.id.coordinator == self.me
+        self._let_go = frozenset(self.leaving - self.members - {self.me}) if mine else frozenset()
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
@@ -437,7 +440,10 @@ class Membership:
         self._again(context)
 
     def over(self, event: Expelled | Left, context: Context) -> None:
-        """End this life."""
+        """End this life; those that wait for this one's word that they may go are given it."""
+        if isinstance(event, Left) and not self.coordinator.unconfirmed:
+            for member in sorted(self._let_go):
+                self.show(member, context)
         self.phase = OVER
         self.pending = None
         self._try_ns = self._found_ns = self._give_up_ns = None

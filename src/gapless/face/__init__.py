@@ -6,4 +6,6 @@ core.py       what a caller can do, as steps that either face carries out in its
 message.py    what a reader gets
 requests.py   requests and answers inside messages to one member
 insight.py    health, statistics, and who holds what up
+timing.py     durations as a caller gives them
+base.py       what both faces show in the same way
 """

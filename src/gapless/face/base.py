@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.face.core import Core
-from gapless.face.joining import Options, State
+from gapless.face.joining import JoinOptions, Options, State
 
 if TYPE_CHECKING:
     from gapless.config import Config
-    from gapless.face.core import Payload, Steps, Time
+    from gapless.face.core import Payload, Steps
     from gapless.face.requests import Asked
+    from gapless.face.timing import Time
     from gapless.identity import Address, View
     from gapless.transport.sends import Sent as Sending
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class Face:
     """One member of one group."""
 
-    def __init__(self, group: str, **options: Any) -> None:
+    def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         self._core: Core | None = None
-        hooks = options.pop("state", None)
-        try:
-            chosen = Options(group=group, **options)
-        except TypeError as error:
-            unknown = sorted(set(options) - set(Options.__dataclass_fields__))
-            known = sorted({*Options.__dataclass_fields__} - {"group"})
-            raise ConfigError(f"join has no option {', '.join(unknown)}; expected {', '.join(known)}") from error
-        self._core = Core(chosen if hooks is None else replace(chosen, state=State(hooks)))
+        known = JoinOptions.__annotations__
+        if unknown := sorted(set(options) - set(known)):
+            raise ConfigError(f"join has no option {', '.join(unknown)}; expected {', '.join(sorted(known))}")
+        chosen: dict[str, Any] = {"group": group, **options}
+        self._timeout: Time | None = chosen.pop("timeout", None)
+        if (hooks := chosen.pop("state", None)) is not None:
+            chosen["state"] = State(hooks)
+        self._core = Core(Options(**chosen))
 
     @property
     def _own(self) -> Core:

@@ -29,20 +29,24 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
-from gapless.face import insight
+from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
-from gapless.face.requests import ANSWER, FAILED, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.requests import ANSWER, FAILED, LOOK, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.timing import Time, deadline
 from gapless.identity import Address
+from gapless.metrics import Look
 from gapless.modes import Mode
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
-from gapless.units import NS_PER_S, format_duration, parse_duration
+from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gapless.core.participant import Participant
+    from gapless.core.ready import Ready
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
     from gapless.transport.handle import Handle
@@ -50,8 +54,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-Time = float | str
-"""A duration: a number of seconds, or text such as ``"200ms"``."""
 To = Address | str
 """A member: its address, such as ``message.sender``, or its durable name."""
 Payload = bytes | bytearray | memoryview
@@ -267,6 +269,11 @@ class Core:
 
     # Receiving
 
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.next_of_run()
+
     def receive(
         self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False
     ) -> Steps[_T | Told | None]:
@@ -314,9 +321,12 @@ class Core:
         """Ask a member, and return its answer."""
         address, until_ns = self.find(to), deadline(timeout)
         assert address is not None
+        return (yield from self._ask(REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED))
+
+    def _ask(self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode) -> Steps[bytes]:
         number, answer = self.inbox.pending.expect(address)
         try:
-            yield from self._send([wrap(REQUEST, number, as_payload(payload))], address, Mode.ORDERED, until_ns)
+            yield from self._send([wrap(kind, number, body)], address, mode, until_ns)
             result: bytes = yield Wait(answer, until_ns)
         except GaplessError:
             raise
@@ -344,7 +354,16 @@ class Core:
         """Ask for a view without ``member``."""
         address = self.find(member)
         assert address is not None
-        yield Wait(self.handle.call(lambda machine, now_ns: machine.expel(address, now_ns)))
+
+        def command(machine: Participant, now_ns: int) -> Ready:
+            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+                raise LocalProtocolError(
+                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
+                    " member of the view"
+                )
+            return machine.expel(address, now_ns)
+
+        yield Wait(self.handle.call(command))
 
     def explain(self) -> Steps[Explanation]:
         """Look at the machine."""
@@ -367,16 +386,16 @@ class Core:
 
     def stats(self) -> Steps[dict[str, int]]:
         """Return every counter by its name."""
-        handle, inbox = self.handle, self.inbox
-        counters: dict[str, int] = yield Wait(handle.ask(lambda member: dict(member.counters)))
-        for prefix, problems in (("transport", handle.transport.problems), ("application", inbox.problems)):
-            counters.update((f"{prefix}.{reason}", times) for reason, times in problems.counters.items())
-        for problem in handle.transport.book.discovery.problems():
-            name = f"discovery.{problem.reason}"
-            counters[name] = counters.get(name, 0) + problem.times
-        members = 0 if inbox.view is None else len(inbox.view.members)
-        counters.update(lives=inbox.lives, members=members, received=inbox.received, unread=inbox.unread)
-        return counters
+        found: Look = yield Wait(looking.ask(self.handle, self.inbox))
+        return {**found.gauges, **found.counters}
+
+    def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
+        """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        address, until_ns = self.find(of), deadline(timeout)
+        if address is None or address == self.inbox.me:
+            found: Look = yield Wait(looking.ask(self.handle, self.inbox), until_ns)
+            return found
+        return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
 
     # Closing
 
@@ -437,17 +456,3 @@ def as_payload(payload: object) -> bytes:
         return bytes(payload)
     hint = "text.encode()" if isinstance(payload, str) else "json.dumps(value).encode() or another encoding"
     raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")
-
-
-def duration_ns(timeout: Time) -> int:
-    """Return nanoseconds."""
-    if isinstance(timeout, str):
-        return parse_duration(timeout)
-    if type(timeout) not in {int, float} or not 0 <= timeout < 1e9:
-        raise LocalProtocolError(f'a timeout of {timeout!r}: expected seconds, or text such as "200ms"')
-    return int(timeout * NS_PER_S)
-
-
-def deadline(timeout: Time | None) -> int | None:
-    """Return when ``timeout`` will be over, if it ever is."""
-    return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)

@@ -36,8 +36,9 @@ from gapless.core.ready import (
     ViewInstalled,
 )
 from gapless.errors import ClosedError
+from gapless.face import looking
 from gapless.face.message import Batch, Message, ViewChange
-from gapless.face.requests import MARK, PLAIN, REQUEST, Asked, Pending, Wrapped, unwrap
+from gapless.face.requests import LOOK, MARK, PLAIN, REQUEST, Asked, Pending, Wrapped, unwrap
 from gapless.run import ALONE, Run
 from gapless.transport.base import Problems
 
@@ -67,7 +68,7 @@ class Inbox:
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
         self.lives = 1
-        self.received = 0
+        self.received = self.batches = self.full = 0
         self.ended = False
         self.ready: Future[None] = Future()
         self.pending = Pending()
@@ -120,6 +121,7 @@ class Inbox:
     def _deliver(self, delivery: Delivery, handle: Handle) -> None:
         self._owed += delivery.message_count
         self.received += delivery.message_count
+        self.batches += 1
         view = 0 if self.view is None else self.view.id.number
         for part in self._plain(delivery) if is_private(delivery) and has_mark(delivery) else (delivery,):
             if self._listens:
@@ -127,11 +129,7 @@ class Inbox:
             if not self._listens or self._free:
                 self._done(part.message_count)
         if self._owed >= handle.config.max_unconsumed:
-            self.problems.add(
-                "unread",
-                f"{self._owed} messages of {handle.group} wait to be read, and the senders wait too; read them, or join"
-                " with listen=False",
-            )
+            self.full += 1
 
     def _plain(self, delivery: Delivery) -> list[Delivery]:
         """Take requests and answers out of a delivery; return the rest."""
@@ -142,9 +140,16 @@ class Inbox:
                 left.append(one_message(delivery, at, message if said is None else said.body))
             elif said.kind == REQUEST:
                 self._asked.append(Asked(delivery.origin, said.number, said.body))
+            elif said.kind == LOOK:
+                self._look(delivery.origin, said.number)
             else:
                 self._answered(delivery.origin, said)
         return left
+
+    def _look(self, sender: Address, number: int) -> None:
+        assert self._handle is not None
+        looking.answer(self._handle, self, sender, number)
+        self._done(1)
 
     def _answered(self, sender: Address, said: Wrapped) -> None:
         self.pending.answered(sender, said)
@@ -183,6 +188,14 @@ class Inbox:
             self.problems.add(f"event.{type(told).__name__.lower()}", f"{self._handle.group}: {told}")
 
     # On reading
+
+    def next_of_run(self) -> Message | None:
+        """Return the next message of the run that is being read, if there is one."""
+        with self._lock:
+            if not self._rest:
+                return None
+            self._read += 1
+            return self._rest.popleft()
 
     def next_item(self) -> Message | Told | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""

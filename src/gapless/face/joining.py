@@ -12,24 +12,30 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
-from gapless.transport.udp import PORTS, UdpMesh
+from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gapless.core.ready import Step
     from gapless.discovery import Source
+    from gapless.face.timing import Time
     from gapless.identity import Address
     from gapless.transport.base import Transport
 
-TRANSPORTS: Mapping[str, Callable[..., Transport]] = {"auto": UdpMesh, "udp": UdpMesh}
+TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
+    "auto": open_udp,
+    "udp": open_udp,
+    "multicast": UdpMulticast,
+    "mesh": UdpMesh,
+}
 """The transports that can be named, and what opens each."""
 
 
@@ -50,9 +56,27 @@ class State:
             )
 
 
+class JoinOptions(TypedDict, total=False):
+    """What ``join`` takes beside the name of the group: docs/channel.md has a table of it."""
+
+    timeout: Time | None
+    discover: str | Discovery | None
+    transport: str | Transport
+    config: Config | Mapping[str, object] | str | Path | None
+    name: str
+    state: Any
+    node: int | None
+    listen: bool
+    rejoin: bool
+    host: str | None
+    ports: Iterable[int] | int | None
+    resume: Mapping[Address, int] | None
+    trace: Callable[[int, Address, Sequence[Step]], None] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What ``join`` takes; see there."""
+    """What a member is made from."""
 
     group: str
     discover: str | Discovery | None = None
