@@ -26,8 +26,8 @@ MEMBERSHIP = (
         "view again",
         "a view with the number of the present one is installed once more",
         "gapless.core.membership:Membership._on_roster",
-        "elif roster.id.number > self.number:",
-        "elif roster.id.number >= self.number:",
+        "elif roster.id.number > self.number and self._follows(roster, sender):",
+        "elif roster.id.number >= self.number and self._follows(roster, sender):",
         membership=True,
     ),
     Mutant(
