@@ -57,7 +57,7 @@ def test_what_nobody_has_read_does_not_keep_a_member() -> None:
     run(story())
 
 
-def test_closing_does_not_wait_for_one_that_does_not_read_longer_than_it_may() -> None:
+def test_closing_does_not_wait_for_one_that_does_not_read_longer_than_it_may(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with company(2, capacity=4, max_unconsumed=1, loopback=False, leave_timeout="30s") as (one, two):
             await one.send_many([b"x"] * 3)
@@ -65,8 +65,11 @@ def test_closing_does_not_wait_for_one_that_does_not_read_longer_than_it_may() -
             await one.close("100ms")
             assert time.monotonic() - start_s < PROMPT_S
             assert two.view is not None
+            await one.close()
+            assert one.is_closed
 
     run(story())
+    assert "Undelivered(to=None, first=2, last=3)" in caplog.text, "what may not have arrived is said"
 
 
 def test_an_error_in_the_program_closes_soon() -> None:

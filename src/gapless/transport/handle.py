@@ -223,8 +223,9 @@ class Handle:
             self._outbox.wait_for_end(STOP_S)
         self.transport.book.discovery.close()
 
-    def _stop(self, _: int) -> None:
+    def _stop(self, now_ns: int) -> Ready:
         self._seat.stopped = True
+        return self._seat.participant.end(now_ns)
 
     # Commands
 
