@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,21 +20,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gapless.config import Config
-from gapless.core.ready import Delivery, ViewInstalled
-from gapless.discovery import Discovery
-from gapless.transport import Handle, UdpMesh
+from gapless.bench.member import WARM_UP_S, Spec
+from gapless.bench.processes import Processes, free_ports
 from gapless.transport.sockets import ask_for_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("gapless", "raw")
-IN_FLIGHT = 4
-BATCH_BYTES = 240_000
 FRAME_BYTES = 60_000
-WARM_UP_S = 0.5
-PATIENCE_S = 30
+LIMIT_S = 180
 
 
 @dataclass(frozen=True)
@@ -55,54 +49,11 @@ class Figure:
     ratio_cpu: float
 
 
-# A member of its own process
-
-
-class GroupMember:
-    """Sends all the time, and counts what comes."""
-
-    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
-        self.members = len(ports)
-        self.payload = b"x" * message_bytes
-        self.batch = max(1, BATCH_BYTES // message_bytes)
-        discovery = Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="bench")
-        config = Config.make(found_after="200ms", join_interval="50ms", loopback=False, max_frame_bytes=frame_bytes)
-        self.handle = Handle("bench", UdpMesh("127.0.0.1", ports[at], discovery=discovery), config, node=at + 1)
-        self.count = 0
-        self.gathered = threading.Event()
-        threading.Thread(target=self.read, daemon=True).start()
-        assert self.gathered.wait(PATIENCE_S), "the others have not come"
-
-    def read(self) -> None:
-        """Count what comes."""
-        handle = self.handle
-        while handle.wait() or not handle.is_closed:
-            count = 0
-            for item in handle.take():
-                if isinstance(item, Delivery):
-                    count += item.message_count
-                elif isinstance(item, ViewInstalled) and len(item.view.members) == self.members:
-                    self.gathered.set()
-            if count:
-                self.count += count
-                handle.consumed(count)
-
-    def run(self, until_s: float) -> None:
-        """Send as fast as possible."""
-        messages = [self.payload] * self.batch
-        flying = [self.handle.send(messages) for _ in range(IN_FLIGHT)]
-        while time.monotonic() < until_s:
-            flying.pop(0).result(PATIENCE_S)
-            flying.append(self.handle.send(messages))
-
-    def counters(self) -> dict[str, int]:
-        """Return what else there is to say."""
-        machine = self.handle.ask(lambda member: dict(member.counters)).result(PATIENCE_S)
-        return {"repairs": machine.get("sent.repair", 0)}
+# Bare sockets in a process of their own
 
 
 class RawMember:
-    """The same with a bare socket."""
+    """Does with a bare socket what a member of a group does."""
 
     def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
@@ -127,22 +78,19 @@ class RawMember:
             for other in self.others:
                 self.socket.sendto(datagram, other)
 
-    def counters(self) -> dict[str, int]:
-        """Return what else there is to say."""
-        return {"repairs": 0}
 
-
-def member(kind: str, ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float) -> None:
-    made = (GroupMember if kind == "gapless" else RawMember)(ports, at, message_bytes, frame_bytes)
+def raw_member(ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float) -> None:
+    made = RawMember(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
     made.run(time.monotonic() + WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
     made.run(start_s + duration_s)
     spent_s, count = time.process_time() - cpu_s, made.count - count
-    elapsed_s = time.monotonic() - start_s
-    result = {"count": count, "elapsed_s": elapsed_s, "cpu_s": spent_s, **made.counters()}
+    result = {"count": count, "elapsed_s": time.monotonic() - start_s, "cpu_s": spent_s, "sent": {}}
     print(json.dumps(result), flush=True)
+    sys.stdin.readline()
+    print(json.dumps({"repairs": 0}), flush=True)
     sys.stdin.readline()
     os._exit(0)  # all have measured; how long it takes to leave is another matter
 
@@ -150,49 +98,25 @@ def member(kind: str, ports: list[int], at: int, message_bytes: int, frame_bytes
 # The parent
 
 
-def free_ports(count: int) -> list[int]:
-    while True:
-        taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-        try:
-            taken[0].bind(("127.0.0.1", 0))
-            first = taken[0].getsockname()[1]
-            for at, one in enumerate(taken[1:], 1):
-                one.bind(("127.0.0.1", first + at))
-            return list(range(first, first + count))
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for one in taken:
-                one.close()
-
-
-def group(kind: str, members: int, *work: float) -> list[dict[str, Any]]:
+def group(kind: str, members: int, message_bytes: int, frame_bytes: int, duration_s: float) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
     ports = free_ports(members)
-    root = Path(__file__).resolve().parent.parent
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, *work])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-        )
-        for at in range(members)
-    ]
-    try:
-        answers: list[str] = []
-        for wanted in ("ready", ""):
-            answers = [process.stdout.readline() for process in processes if process.stdout]
-            assert all(answers), "a member has ended"
-            assert not wanted or answers == [f"{wanted}\n"] * members
-            for process in processes:
-                print(file=process.stdin, flush=True)
-        return [json.loads(answer) for answer in answers]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    commands = []
+    for at in range(members):
+        if kind == "gapless":
+            knobs = {"max_frame_bytes": frame_bytes}
+            spec = Spec(ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs)
+            commands.append([sys.executable, "-m", "gapless.bench.member", spec.encode()])
+        else:
+            asked = json.dumps([ports, at, message_bytes, frame_bytes, duration_s])
+            commands.append([sys.executable, __file__, "--member", asked])
+    with Processes(commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]) as processes:
+        processes.hear()
+        processes.tell()
+        work = [json.loads(answer) for answer in processes.hear()]
+        processes.tell(json.dumps([said["sent"] for said in work]))
+        checks = [json.loads(answer) for answer in processes.hear()]
+    return [{**said, **check} for said, check in zip(work, checks, strict=True)]
 
 
 def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, float, float]:
@@ -286,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.member:
-        member(*json.loads(options.member))
+        raw_member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
     figures = measure(options.members, options.size or (100, 1000), options.frame, options.rounds, options.seconds)

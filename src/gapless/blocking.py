@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.metrics import Look
 
 _T = TypeVar("_T")
 
@@ -202,8 +203,12 @@ class Group(Face):
         return run(self._own.health())
 
     def stats(self) -> dict[str, int]:
-        """Return every counter by its name."""
+        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
         return run(self._own.stats())
+
+    def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:
+        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
+        return run(self._own.look(of, timeout))
 
 
 def _requests(core: Core) -> Iterator[Request]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.metrics import Look
 
 _T = TypeVar("_T")
 
@@ -248,8 +249,12 @@ class Group(Face):
         return await drive(self._own.health())
 
     async def stats(self) -> dict[str, int]:
-        """Return every counter by its name."""
+        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
         return await drive(self._own.stats())
+
+    async def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:  # noqa: ASYNC109
+        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
+        return await drive(self._own.look(of, timeout))
 
 
 async def _requests(core: Core) -> AsyncIterator[Request]:

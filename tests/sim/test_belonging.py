@@ -249,6 +249,14 @@ def test_s20_the_dead_may_be_suspected() -> None:
     assert court.broken == set()
 
 
+def test_s20_who_leaves_may_suspect_those_that_have_gone_on() -> None:
+    court = together(A, B)
+    court.judge.calm = True
+    court.lives[A].leaving_ns = 0
+    court.forge(A, events=(Suspected(B),))
+    assert court.broken == set()
+
+
 def test_s20_an_expulsion_for_a_short_pause() -> None:
     court = together(A, B)
     court.forge(A, events=(Expelled(ViewId(2, B)),))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST_NUMBER = U32_MAX // 2
 """A view with a higher number than this is nonsense: no group gets there."""
 _MOST_JOINERS = 4096
+_MOST_RESENDS = 3
 _CONFIRMED_FOR = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
 
@@ -140,8 +141,15 @@ class Coordinator:
             self._newcomers.discard(member)
             self._m.show(member, context)
 
-    def behind(self, member: Address, context: Context) -> None:
-        """Take note that ``member`` has an older view."""
+    def behind(self, member: Address, context: Context, *, apart: bool = False) -> None:
+        """Take note that ``member`` has an older view; one ``apart`` is in a view without this one.
+
+        One that stays apart although it was sent the roster again and again has its own mind: it has moved.
+        """
+        if apart and member in self.unconfirmed and self._resends >= _MOST_RESENDS:
+            self._m.moved.add(member)
+            self.plan(context)
+            return
         if self._m.roster is not None and self._m.roster.id.coordinator == self._m.me:
             self.unconfirmed.add(member)
             if self._resend_ns is None:

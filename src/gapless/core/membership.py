@@ -269,7 +269,7 @@ class Membership:
             self.coordinator.confirmed(sender, context)
         elif view.number < self.roster.id.number:
             if self.acts:
-                self.coordinator.behind(sender, context)
+                self.coordinator.behind(sender, context, apart=not you)
         elif you:
             self._ask_view(sender, context)
         else:

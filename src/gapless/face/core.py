@@ -29,12 +29,13 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
-from gapless.face import insight
+from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
-from gapless.face.requests import ANSWER, FAILED, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.requests import ANSWER, FAILED, LOOK, REQUEST, Asked, wrap, wrap_plain
 from gapless.face.timing import Time, deadline
 from gapless.identity import Address
+from gapless.metrics import Look
 from gapless.modes import Mode
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
@@ -320,9 +321,12 @@ class Core:
         """Ask a member, and return its answer."""
         address, until_ns = self.find(to), deadline(timeout)
         assert address is not None
+        return (yield from self._ask(REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED))
+
+    def _ask(self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode) -> Steps[bytes]:
         number, answer = self.inbox.pending.expect(address)
         try:
-            yield from self._send([wrap(REQUEST, number, as_payload(payload))], address, Mode.ORDERED, until_ns)
+            yield from self._send([wrap(kind, number, body)], address, mode, until_ns)
             result: bytes = yield Wait(answer, until_ns)
         except GaplessError:
             raise
@@ -382,17 +386,16 @@ class Core:
 
     def stats(self) -> Steps[dict[str, int]]:
         """Return every counter by its name."""
-        handle, inbox = self.handle, self.inbox
-        counters: dict[str, int] = yield Wait(handle.ask(lambda member: dict(member.counters)))
-        for prefix, problems in (("transport", handle.transport.problems), ("application", inbox.problems)):
-            counters.update((f"{prefix}.{reason}", times) for reason, times in problems.counters.items())
-        for problem in handle.transport.book.discovery.problems():
-            name = f"discovery.{problem.reason}"
-            counters[name] = counters.get(name, 0) + problem.times
-        members = 0 if inbox.view is None else len(inbox.view.members)
-        counters.update(lives=inbox.lives, members=members)
-        counters.update(received=inbox.received, unread=inbox.unread, full=inbox.full)
-        return counters
+        found: Look = yield Wait(looking.ask(self.handle, self.inbox))
+        return {**found.gauges, **found.counters}
+
+    def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
+        """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        address, until_ns = self.find(of), deadline(timeout)
+        if address is None or address == self.inbox.me:
+            found: Look = yield Wait(looking.ask(self.handle, self.inbox), until_ns)
+            return found
+        return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
 
     # Closing
 

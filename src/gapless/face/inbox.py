@@ -36,8 +36,9 @@ from gapless.core.ready import (
     ViewInstalled,
 )
 from gapless.errors import ClosedError
+from gapless.face import looking
 from gapless.face.message import Batch, Message, ViewChange
-from gapless.face.requests import MARK, PLAIN, REQUEST, Asked, Pending, Wrapped, unwrap
+from gapless.face.requests import LOOK, MARK, PLAIN, REQUEST, Asked, Pending, Wrapped, unwrap
 from gapless.run import ALONE, Run
 from gapless.transport.base import Problems
 
@@ -67,7 +68,7 @@ class Inbox:
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
         self.lives = 1
-        self.received = self.full = 0
+        self.received = self.batches = self.full = 0
         self.ended = False
         self.ready: Future[None] = Future()
         self.pending = Pending()
@@ -120,6 +121,7 @@ class Inbox:
     def _deliver(self, delivery: Delivery, handle: Handle) -> None:
         self._owed += delivery.message_count
         self.received += delivery.message_count
+        self.batches += 1
         view = 0 if self.view is None else self.view.id.number
         for part in self._plain(delivery) if is_private(delivery) and has_mark(delivery) else (delivery,):
             if self._listens:
@@ -138,9 +140,16 @@ class Inbox:
                 left.append(one_message(delivery, at, message if said is None else said.body))
             elif said.kind == REQUEST:
                 self._asked.append(Asked(delivery.origin, said.number, said.body))
+            elif said.kind == LOOK:
+                self._look(delivery.origin, said.number)
             else:
                 self._answered(delivery.origin, said)
         return left
+
+    def _look(self, sender: Address, number: int) -> None:
+        assert self._handle is not None
+        looking.answer(self._handle, self, sender, number)
+        self._done(1)
 
     def _answered(self, sender: Address, said: Wrapped) -> None:
         self.pending.answered(sender, said)

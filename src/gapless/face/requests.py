@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 MARK = b"\x00Gq\xf7"
 """What a wrapped message begins with."""
-REQUEST, ANSWER, FAILED, PLAIN = range(4)
-"""What is behind the mark: a request, its answer, the reason why there is none, or a message of the application."""
+REQUEST, ANSWER, FAILED, PLAIN, LOOK = range(5)
+"""What is behind the mark: a request, its answer, the reason why there is none, a message of the application, or the
+question how the member stands."""
 
 _HEAD = Struct("<4sBQ")
 WRAP_BYTES = _HEAD.size
@@ -60,7 +61,7 @@ def unwrap(message: bytes) -> Wrapped | None:
     if not message.startswith(MARK) or len(message) < WRAP_BYTES:
         return None
     _, kind, number = _HEAD.unpack_from(message)
-    return Wrapped(kind, number, message[WRAP_BYTES:]) if kind <= PLAIN else None
+    return Wrapped(kind, number, message[WRAP_BYTES:]) if kind <= LOOK else None
 
 
 class Asked(NamedTuple):

@@ -69,6 +69,7 @@ class Seat:
         self.sends = Sends(config.max_frame_bytes // 2)
         self.calls: deque[Call] = deque()
         self.error: GaplessError | None = None
+        self.told: dict[str, int] = {}
         self.stopped = self.ended = False
         self._outbox = outbox
         self._items: list[Item] = []
@@ -85,10 +86,11 @@ class Seat:
 
     def _new_life(self, incarnation: int) -> Participant:
         place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
-        self.transport.book.announce(place)
+        group = group_id(self.group)
+        self.transport.book.announce(place, group, repairs=self.config.retransmits)
         return Participant(
             place.address,
-            group_id(self.group),
+            group,
             self.config,
             Random(),
             name=place.name,
@@ -98,6 +100,17 @@ class Seat:
 
     def _begin(self, now_ns: int) -> Ready:
         return self.participant.join(now_ns, **self._join)
+
+    def leave(self, now_ns: int) -> Ready:
+        """Begin to leave, for good."""
+        self.rejoin = False
+        return self.participant.leave(now_ns)
+
+    def stop(self, now_ns: int) -> Ready:
+        """End at once, without leaving; what is not known to have arrived is reported."""
+        self.stopped = True
+        self.rejoin = False
+        return self.participant.end(now_ns)
 
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""
@@ -177,6 +190,8 @@ class Seat:
 
     def _notice(self, events: Sequence[Event]) -> None:
         for event in events:
+            name = type(event).__name__.lower()
+            self.told[name] = self.told.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.sends.stir()
             elif isinstance(event, Expelled):
