@@ -1,8 +1,9 @@
-"""What a group of real processes over UDP on loopback does in a second, and what it costs, beside raw sockets.
+"""What a group of real processes over UDP or TCP on loopback does in a second, and what it costs, beside raw sockets.
 
 Every member sends as fast as it is let, and takes in what all others send. The limit beside it is measured in the same
 run, by as many processes with bare sockets that send datagrams of the same size to each other and count what arrives:
-no order, no repair, no flow control, and what overflows is lost. Both are given the same time, in turns.
+no order, no repair, no flow control, and what overflows is lost (over TCP: a stream to each, nothing lost, no group).
+Both are given the same time, in turns.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gapless.config import Config
 from gapless.core.ready import Delivery, ViewInstalled
 from gapless.discovery import Discovery
-from gapless.transport import Handle, UdpMesh
+from gapless.profiles import GROUP
+from gapless.transport import Handle, TcpMesh, UdpMesh
 from gapless.transport.sockets import ask_for_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("gapless", "raw")
+TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
 IN_FLIGHT = 4
 BATCH_BYTES = 240_000
 DATAGRAM_BYTES = 60_000
@@ -41,6 +44,8 @@ PATIENCE_S = 30
 class Figure:
     """One line of the result; what a receiver gets is that of the slowest."""
 
+    transport: str
+    profile: str
     members: int
     message_bytes: int
     messages_per_s: int
@@ -60,13 +65,14 @@ class Figure:
 class GroupMember:
     """Sends all the time, and counts what comes."""
 
-    def __init__(self, ports: list[int], at: int, members: int, message_bytes: int) -> None:
-        self.members = members
+    def __init__(self, ports: list[int], at: int, message_bytes: int, transport: str, profile: str) -> None:
+        self.members = len(ports)
         self.payload = b"x" * message_bytes
         self.batch = max(1, BATCH_BYTES // message_bytes)
         discovery = Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="bench")
-        config = Config.make(found_after="200ms", join_interval="50ms", loopback=False)
-        self.handle = Handle("bench", UdpMesh("127.0.0.1", ports[at], discovery=discovery), config, node=at + 1)
+        config = Config.make(profile=profile, found_after="200ms", join_interval="50ms", loopback=False)
+        opened = TRANSPORTS[transport]("127.0.0.1", ports[at], discovery=discovery)
+        self.handle = Handle("bench", opened, config, node=at + 1)
         self.count = 0
         self.gathered = threading.Event()
         threading.Thread(target=self.read, daemon=True).start()
@@ -103,7 +109,7 @@ class GroupMember:
 class RawMember:
     """The same with a bare socket."""
 
-    def __init__(self, ports: list[int], at: int, members: int, message_bytes: int) -> None:  # noqa: ARG002
+    def __init__(self, ports: list[int], at: int, message_bytes: int) -> None:
         self.message_bytes = message_bytes
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[at]))
@@ -130,8 +136,66 @@ class RawMember:
         return {"repairs": 0}
 
 
-def member(kind: str, ports: list[int], at: int, message_bytes: int, duration_s: float) -> None:
-    made = (GroupMember if kind == "gapless" else RawMember)(ports, at, len(ports), message_bytes)
+class RawStreams:
+    """The same with a bare stream to each other member."""
+
+    def __init__(self, ports: list[int], at: int, message_bytes: int) -> None:
+        self.message_bytes = message_bytes
+        self.counts = [0] * len(ports)
+        listener = socket.create_server(("127.0.0.1", ports[at]))
+        self.others = [patient_connection(port) for port in ports[:at]]
+        self.others += [listener.accept()[0] for _ in ports[at + 1 :]]
+        for number, one in enumerate(self.others):
+            threading.Thread(target=self.read, args=(one, number), daemon=True).start()
+
+    @property
+    def count(self) -> int:
+        """How many messages have come."""
+        return sum(self.counts) // self.message_bytes
+
+    def read(self, one: socket.socket, number: int) -> None:
+        """Count what comes."""
+        buffer = bytearray(1 << 18)
+        while size := one.recv_into(buffer):
+            self.counts[number] += size
+
+    def run(self, until_s: float) -> None:
+        """Send as fast as possible."""
+        data = b"x" * BATCH_BYTES
+        senders = [threading.Thread(target=self.send, args=(one, data, until_s), daemon=True) for one in self.others]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+
+    def send(self, one: socket.socket, data: bytes, until_s: float) -> None:
+        """Fill one stream, for whose reader this one must not wait."""
+        while time.monotonic() < until_s:
+            one.sendall(data)
+
+    def counters(self) -> dict[str, int]:
+        """Return what else there is to say."""
+        return {"repairs": 0}
+
+
+def patient_connection(port: int) -> socket.socket:
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            assert time.monotonic() < until_s, "the others have not come"
+            time.sleep(0.01)
+
+
+def member(
+    kind: str, ports: list[int], at: int, message_bytes: int, duration_s: float, transport: str, profile: str
+) -> None:
+    made: GroupMember | RawMember | RawStreams
+    if kind == "gapless":
+        made = GroupMember(ports, at, message_bytes, transport, profile)
+    else:
+        made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
     start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
@@ -147,9 +211,10 @@ def member(kind: str, ports: list[int], at: int, message_bytes: int, duration_s:
 # The parent
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, transport: str) -> list[int]:
+    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
     while True:
-        taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+        taken = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
         try:
             taken[0].bind(("127.0.0.1", 0))
             first = taken[0].getsockname()[1]
@@ -163,13 +228,16 @@ def free_ports(count: int) -> list[int]:
                 one.close()
 
 
-def group(kind: str, members: int, message_bytes: int, duration_s: float) -> list[dict[str, Any]]:
+def group(
+    kind: str, members: int, message_bytes: int, duration_s: float, transport: str, profile: str
+) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
-    ports = free_ports(members)
+    ports = free_ports(members, transport)
+    rest = message_bytes, duration_s, transport, profile
     root = Path(__file__).resolve().parent.parent
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, message_bytes, duration_s])],
+            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, *rest])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -200,13 +268,15 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) -> list[Figure]:
+def measure(
+    members: int, sizes: Sequence[int], rounds: int, duration_s: float, transport: str, profile: str
+) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
         for size in sizes:
             for kind in KINDS:
-                results = group(kind, members, size, duration_s)
+                results = group(kind, members, size, duration_s, transport, profile)
                 found.setdefault((kind, size), []).append(summary(results, size))
                 repairs[size] += sum(result["repairs"] for result in results)
     figures = []
@@ -216,6 +286,8 @@ def measure(members: int, sizes: Sequence[int], rounds: int, duration_s: float) 
         )
         figures.append(
             Figure(
+                transport=transport,
+                profile=profile,
                 members=members,
                 message_bytes=size,
                 messages_per_s=round(speed),
@@ -246,14 +318,14 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for line in figures:
         print(
-            f"\n{line.members} members, all sending {line.message_bytes} B messages"
+            f"\n{line.transport}, {line.profile}: {line.members} members, all sending {line.message_bytes} B messages"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
             f"\n  CPU                {line.cpu_s_per_million:>9} s/million deliveries"
             f"      raw sockets {line.raw_cpu_s_per_million:>7}        ratio {line.ratio_cpu}"
             f"\n  repairs            {line.repairs:>9}"
         )
-    print("\nratio of speed: higher is better, of CPU: lower; raw sockets give no order and lose what overflows")
+    print("\nratio of speed: higher is better, of CPU: lower; raw UDP sockets give no order and lose what overflows")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -271,19 +343,29 @@ def number(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="bench/udp.py", description="Measure a group over UDP on loopback.", allow_abbrev=False)
+    parser = OneLineParser(prog="bench/udp.py", description="Measure a group on loopback.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
     parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
     parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
+    parser.add_argument(
+        "--transport", choices=list(TRANSPORTS), action="append", help="over what; several are measured in turn (udp)"
+    )
+    parser.add_argument("--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.member:
         member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    figures = measure(options.members, options.size or (100, 1000), options.rounds, options.seconds)
+    figures = [
+        figure
+        for transport in options.transport or ("udp",)
+        for figure in measure(
+            options.members, options.size or (100, 1000), options.rounds, options.seconds, transport, options.profile
+        )
+    ]
     if options.json:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
     else:
