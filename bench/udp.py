@@ -2,8 +2,8 @@
 
 Every member sends as fast as it is let, and takes in what all others send. The limit beside it is measured in the same
 run, by as many processes with bare sockets that send datagrams of the same size to each other and count what arrives:
-no order, no repair, no flow control, and what overflows is lost (over TCP: a stream to each, nothing lost, no group).
-Both are given the same time, in turns.
+no order, no repair, no flow control, and what overflows is lost; over TCP a bare stream to each other, which is full all
+the time. Both are given the same time, in turns.
 """
 
 from __future__ import annotations
@@ -13,31 +13,26 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from gapless.config import Config
-from gapless.core.ready import Delivery, ViewInstalled
-from gapless.discovery import Discovery
+from gapless.bench.member import WARM_UP_S, Spec
+from gapless.bench.processes import Processes, free_ports
 from gapless.profiles import GROUP
-from gapless.transport import Handle, TcpMesh, UdpMesh
 from gapless.transport.sockets import ask_for_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("gapless", "raw")
-TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
-IN_FLIGHT = 4
-BATCH_BYTES = 240_000
-DATAGRAM_BYTES = 60_000
-PATIENCE_S = 30
+TRANSPORTS = ("udp", "tcp")
+FRAME_BYTES = 60_000
+LIMIT_S = 180
 
 
 @dataclass(frozen=True)
@@ -47,69 +42,26 @@ class Figure:
     transport: str
     profile: str
     members: int
+    frame_bytes: int
     message_bytes: int
     messages_per_s: int
     mb_per_s: float
     cpu_s_per_million: float
     repairs: int
-    lost: int
     raw_mb_per_s: float
     raw_cpu_s_per_million: float
     ratio_speed: float
     ratio_cpu: float
 
 
-# A member of its own process
-
-
-class GroupMember:
-    """Sends all the time, and counts what comes."""
-
-    def __init__(self, ports: list[int], at: int, message_bytes: int, transport: str, profile: str) -> None:
-        self.members = len(ports)
-        self.payload = b"x" * message_bytes
-        self.batch = max(1, BATCH_BYTES // message_bytes)
-        discovery = Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="bench")
-        config = Config.make(profile=profile, found_after="200ms", join_interval="50ms", loopback=False)
-        opened = TRANSPORTS[transport]("127.0.0.1", ports[at], discovery=discovery)
-        self.handle = Handle("bench", opened, config, node=at + 1)
-        self.count = 0
-        self.gathered = threading.Event()
-        threading.Thread(target=self.read, daemon=True).start()
-        assert self.gathered.wait(PATIENCE_S), "the others have not come"
-
-    def read(self) -> None:
-        """Count what comes."""
-        handle = self.handle
-        while handle.wait() or not handle.is_closed:
-            count = 0
-            for item in handle.take():
-                if isinstance(item, Delivery):
-                    count += item.message_count
-                elif isinstance(item, ViewInstalled) and len(item.view.members) == self.members:
-                    self.gathered.set()
-            if count:
-                self.count += count
-                handle.consumed(count)
-
-    def run(self, until_s: float) -> None:
-        """Send as fast as possible."""
-        messages = [self.payload] * self.batch
-        flying = [self.handle.send(messages) for _ in range(IN_FLIGHT)]
-        while time.monotonic() < until_s:
-            flying.pop(0).result(PATIENCE_S)
-            flying.append(self.handle.send(messages))
-
-    def counters(self) -> dict[str, int]:
-        """Return what else there is to say."""
-        machine = self.handle.ask(lambda member: dict(member.counters)).result(PATIENCE_S)
-        return {"repairs": machine.get("sent.repair", 0)}
+# Bare sockets in a process of their own
 
 
 class RawMember:
-    """The same with a bare socket."""
+    """Does with a bare socket what a member of a group does."""
 
-    def __init__(self, ports: list[int], at: int, message_bytes: int) -> None:
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
         self.message_bytes = message_bytes
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[at]))
@@ -126,21 +78,18 @@ class RawMember:
 
     def run(self, until_s: float) -> None:
         """Send as fast as possible."""
-        datagram = b"x" * (DATAGRAM_BYTES // self.message_bytes * self.message_bytes)
+        datagram = b"x" * (self.frame_bytes // self.message_bytes * self.message_bytes)
         while time.monotonic() < until_s:
             for other in self.others:
                 self.socket.sendto(datagram, other)
 
-    def counters(self) -> dict[str, int]:
-        """Return what else there is to say."""
-        return {"repairs": 0}
-
 
 class RawStreams:
-    """The same with a bare stream to each other member."""
+    """The same with a bare stream to each other."""
 
-    def __init__(self, ports: list[int], at: int, message_bytes: int) -> None:
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
         self.message_bytes = message_bytes
+        self.data = b"x" * frame_bytes
         self.counts = [0] * len(ports)
         listener = socket.create_server(("127.0.0.1", ports[at]))
         self.others = [patient_connection(port) for port in ports[:at]]
@@ -160,26 +109,21 @@ class RawStreams:
             self.counts[number] += size
 
     def run(self, until_s: float) -> None:
-        """Send as fast as possible."""
-        data = b"x" * BATCH_BYTES
-        senders = [threading.Thread(target=self.send, args=(one, data, until_s), daemon=True) for one in self.others]
+        """Send as fast as possible, to each without waiting for another."""
+        senders = [threading.Thread(target=self.send, args=(one, until_s), daemon=True) for one in self.others]
         for sender in senders:
             sender.start()
         for sender in senders:
             sender.join()
 
-    def send(self, one: socket.socket, data: bytes, until_s: float) -> None:
-        """Fill one stream, for whose reader this one must not wait."""
+    def send(self, one: socket.socket, until_s: float) -> None:
+        """Fill one stream."""
         while time.monotonic() < until_s:
-            one.sendall(data)
-
-    def counters(self) -> dict[str, int]:
-        """Return what else there is to say."""
-        return {"repairs": 0}
+            one.sendall(self.data)
 
 
 def patient_connection(port: int) -> socket.socket:
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + LIMIT_S
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port))
@@ -188,22 +132,20 @@ def patient_connection(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-def member(
-    kind: str, ports: list[int], at: int, message_bytes: int, duration_s: float, transport: str, profile: str
+def raw_member(
+    transport: str, ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float
 ) -> None:
-    made: GroupMember | RawMember | RawStreams
-    if kind == "gapless":
-        made = GroupMember(ports, at, message_bytes, transport, profile)
-    else:
-        made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes)
+    made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
+    made.run(time.monotonic() + WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), made.count
     made.run(start_s + duration_s)
     spent_s, count = time.process_time() - cpu_s, made.count - count
-    elapsed_s = time.monotonic() - start_s
-    result = {"count": count, "elapsed_s": elapsed_s, "cpu_s": spent_s, **made.counters()}
+    result = {"count": count, "elapsed_s": time.monotonic() - start_s, "cpu_s": spent_s, "sent": {}}
     print(json.dumps(result), flush=True)
+    sys.stdin.readline()
+    print(json.dumps({"repairs": 0}), flush=True)
     sys.stdin.readline()
     os._exit(0)  # all have measured; how long it takes to leave is another matter
 
@@ -211,53 +153,34 @@ def member(
 # The parent
 
 
-def free_ports(count: int, transport: str) -> list[int]:
-    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
-    while True:
-        taken = [socket.socket(socket.AF_INET, kind) for _ in range(count)]
-        try:
-            taken[0].bind(("127.0.0.1", 0))
-            first = taken[0].getsockname()[1]
-            for at, one in enumerate(taken[1:], 1):
-                one.bind(("127.0.0.1", first + at))
-            return list(range(first, first + count))
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for one in taken:
-                one.close()
+class Way(NamedTuple):
+    """Over what is measured, with which profile and which frames."""
+
+    transport: str
+    profile: str
+    frame_bytes: int
 
 
-def group(
-    kind: str, members: int, message_bytes: int, duration_s: float, transport: str, profile: str
-) -> list[dict[str, Any]]:
+def group(kind: str, members: int, message_bytes: int, way: Way, duration_s: float) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
-    ports = free_ports(members, transport)
-    rest = message_bytes, duration_s, transport, profile
-    root = Path(__file__).resolve().parent.parent
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--member", json.dumps([kind, ports, at, *rest])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-        )
-        for at in range(members)
-    ]
-    try:
-        answers: list[str] = []
-        for wanted in ("ready", ""):
-            answers = [process.stdout.readline() for process in processes if process.stdout]
-            assert all(answers), "a member has ended"
-            assert not wanted or answers == [f"{wanted}\n"] * members
-            for process in processes:
-                print(file=process.stdin, flush=True)
-        return [json.loads(answer) for answer in answers]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    ports = free_ports(members)
+    commands = []
+    for at in range(members):
+        if kind == "gapless":
+            knobs = {"max_frame_bytes": way.frame_bytes, "profile": way.profile}
+            spec = Spec(ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs)
+            spec = replace(spec, transport=way.transport)
+            commands.append([sys.executable, "-m", "gapless.bench.member", spec.encode()])
+        else:
+            asked = json.dumps([way.transport, ports, at, message_bytes, way.frame_bytes, duration_s])
+            commands.append([sys.executable, __file__, "--member", asked])
+    with Processes(commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]) as processes:
+        processes.hear()
+        processes.tell()
+        work = [json.loads(answer) for answer in processes.hear()]
+        processes.tell(json.dumps([said["sent"] for said in work]))
+        checks = [json.loads(answer) for answer in processes.hear()]
+    return [{**said, **check} for said, check in zip(work, checks, strict=True)]
 
 
 def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, float, float]:
@@ -268,15 +191,13 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(
-    members: int, sizes: Sequence[int], rounds: int, duration_s: float, transport: str, profile: str
-) -> list[Figure]:
+def measure(members: int, sizes: Sequence[int], way: Way, rounds: int, duration_s: float) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
         for size in sizes:
             for kind in KINDS:
-                results = group(kind, members, size, duration_s, transport, profile)
+                results = group(kind, members, size, way, duration_s)
                 found.setdefault((kind, size), []).append(summary(results, size))
                 repairs[size] += sum(result["repairs"] for result in results)
     figures = []
@@ -286,15 +207,13 @@ def measure(
         )
         figures.append(
             Figure(
-                transport=transport,
-                profile=profile,
+                **way._asdict(),
                 members=members,
                 message_bytes=size,
                 messages_per_s=round(speed),
                 mb_per_s=round(mb, 1),
                 cpu_s_per_million=round(cpu_s, 3),
                 repairs=repairs[size],
-                lost=0,
                 raw_mb_per_s=round(raw_mb, 1),
                 raw_cpu_s_per_million=round(raw_cpu_s, 3),
                 ratio_speed=round(mb / raw_mb, 2),
@@ -319,6 +238,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     for line in figures:
         print(
             f"\n{line.transport}, {line.profile}: {line.members} members, all sending {line.message_bytes} B messages"
+            f" in frames of {line.frame_bytes} B"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
             f"\n  CPU                {line.cpu_s_per_million:>9} s/million deliveries"
@@ -347,25 +267,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
     parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
+    parser.add_argument(
+        "--frame", type=number, default=FRAME_BYTES, metavar="BYTES", help=f"largest frame ({FRAME_BYTES})"
+    )
     parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
-    parser.add_argument(
-        "--transport", choices=list(TRANSPORTS), action="append", help="over what; several are measured in turn (udp)"
-    )
+    parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="over what, one after the other (udp)")
     parser.add_argument("--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.member:
-        member(*json.loads(options.member))
+        raw_member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    figures = [
-        figure
-        for transport in options.transport or ("udp",)
-        for figure in measure(
-            options.members, options.size or (100, 1000), options.rounds, options.seconds, transport, options.profile
-        )
-    ]
+    ways = [Way(transport, options.profile, options.frame) for transport in options.transport or ("udp",)]
+    sizes = options.size or (100, 1000)
+    figures = [one for way in ways for one in measure(options.members, sizes, way, options.rounds, options.seconds)]
     if options.json:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
     else:

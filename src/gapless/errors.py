@@ -38,3 +38,34 @@ class ClosedError(LocalProtocolError):
 
 class TransportError(GaplessError):
     """The network of this machine does not give what was asked for; the message says what to try."""
+
+
+class PayloadError(LocalProtocolError, TypeError):
+    """What is to be sent is not bytes; the message says how to make it so."""
+
+
+class TimedOutError(GaplessError, TimeoutError):
+    """The time that the caller had given is over.
+
+    Of a send, the first ``accepted`` messages had gone out by then, and stay sent.
+    """
+
+    def __init__(self, message: str, accepted: int = 0) -> None:
+        super().__init__(message)
+        self.accepted = accepted
+
+
+class DepartedError(LocalProtocolError):
+    """The member that something was for is not in the view (any more)."""
+
+
+class UndeliveredError(GaplessError):
+    """An acknowledged send came to its end before ``members`` (their addresses) had delivered it."""
+
+    def __init__(self, message: str, members: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.members = members
+
+
+class RequestError(GaplessError):
+    """The member that a request was for has answered that it could not do what was asked; the message says why."""

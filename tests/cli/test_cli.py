@@ -139,6 +139,15 @@ def test_sim_runs_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert alone["digest"] == report["digest"]
 
 
+def test_sim_of_membership(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = answer(capsys, "sim", "--membership", "3"), answer(capsys, "sim", "3", "--membership")
+    assert first == second
+    assert first["digest"] != answer(capsys, "sim", "3")["digest"]
+    assert (
+        "merge of two" in answer(capsys, "sim", "--membership", "--seeds", "2", "--workers", "1")["must_happen_missing"]
+    )
+
+
 def test_sim_with_given_knobs(capsys: pytest.CaptureFixture[str]) -> None:
     report = answer(capsys, "sim", "5", "--properties", "capacity=3;xmit_interval=50")
     assert report["digest"] != answer(capsys, "sim", "5")["digest"]

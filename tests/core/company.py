@@ -179,6 +179,7 @@ class Company:
         for delivery in ready.deliveries:
             app.deliver(delivery)
         for event in ready.events:
+            assert not isinstance(event, StateWanted) or not member.state.holding, "who waits has nothing to give"
             if isinstance(event, StateWanted) and app.answers:
                 self._answer(name, event, app.state() if app.able else None)
         if ready.deliveries and app.consumes and member.config.max_unconsumed:

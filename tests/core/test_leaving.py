@@ -87,7 +87,20 @@ def test_all_leave_at_once(count: int, share: float) -> None:
     assert all(events(world, name, Left) for name in world.hosts)
     if share == 0:
         assert all(events(world, name, Left) == [Left(True)] for name in world.hosts)
-        assert world.now_ns < before_ns + S  # nobody had to find out that somebody else was gone already
+        assert world.now_ns < before_ns + S // 20  # nobody had to find out that somebody else was gone already
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_leaves_as_soon_as_it_is_the_first(count: int) -> None:
+    """Who goes right after the view without another has been made gives that one the word to go as well."""
+    world = gathered(count)
+    before_ns = world.now_ns
+    for name in list(world.hosts):
+        world.wait(lambda name=name: members(world, name)[0] == name, 1)  # type: ignore[misc]
+        world.leave(name)
+    world.wait(lambda: all(host.member is None for host in world.hosts.values()), 5)
+    assert all(events(world, name, Left) == [Left(True)] for name in world.hosts)
+    assert world.now_ns < before_ns + S // 4
 
 
 def test_all_but_one_leave_in_one_view() -> None:
@@ -116,7 +129,7 @@ def test_the_wish_to_leave_is_repeated_until_it_is_granted() -> None:
     world.leave("c")
     world.wait(lambda: world.hosts["c"].member is None, 2)
     assert events(world, "c", Left) == [Left(True)]
-    assert len(frames_of(world, Leave, "c")) == 4
+    assert len(frames_of(world, Leave, "c")) == 3 + 1 + 1  # lost, heard, and whether all have the view without it
 
 
 def test_one_that_misses_its_last_view_is_told_that_it_is_out() -> None:

@@ -73,6 +73,21 @@ def test_i22_a_joiner_that_was_not_told_asks_until_it_is() -> None:
     assert len(asked_ns) >= 2
 
 
+@pytest.mark.behaviour("I-22")
+def test_a_sender_that_never_rests_tells_a_joiner_its_start_again() -> None:
+    """I-22: data that follows data puts the announcement of the tail off, but not that of a start."""
+    group = with_joiner()
+    group.lose(Tail, by="a", to="c", times=1)
+    group.lose(Nak, by="c")
+    group.install(View.of(2, A, B, C))
+    for number in range(6, 106):
+        group.send("a", b"%d" % number)
+        group.run_for(2 * MS)
+    assert Started(A, 5) in group.told("c", Started)
+    group.settle()
+    assert group.messages("c", "a") == numbers(6, 105)
+
+
 @pytest.mark.behaviour("P-19")
 def test_p19_the_question_for_the_start_backs_off() -> None:
     """P-19: a member that does not answer is not flooded."""

@@ -79,6 +79,18 @@ def test_a_suspicion_of_a_stranger_is_dropped(pins: bool) -> None:
     assert members(world, "a") == ["a", "b", "c"]
 
 
+def test_a_view_of_a_stranger_that_is_too_late_brings_in_nobody_that_does_not_show_itself() -> None:
+    world = gathered(3)
+    view = world["a"].view
+    assert view is not None
+    ghosts = [Address(node, 1) for node in range(200, 210)]
+    say(world, "a", GHOST, forged(GHOST, roster_of(view.id.number, GHOST, world["a"].me, *ghosts)))
+    world.run(3)
+    for name in "abc":
+        assert all(set(ghosts).isdisjoint(view.members) for view in world.hosts[name].views)
+    assert world.settle() < 1
+
+
 def test_a_suspicion_of_strangers_or_of_oneself_by_a_member_does_nothing() -> None:
     world = gathered(3)
     say(world, "a", world["b"].me, Suspect(world["b"].me, (GHOST, world["a"].me)))

@@ -241,8 +241,9 @@ def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
     world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
     world.heal()
     world.drop = lambda source, target, _: target == deaf and (source in "cd") == (deaf in "ab")
-    views = len(world.hosts["a"].views) + len(world.hosts["c"].views)
+    views, since_ns = len(world.hosts["a"].views) + len(world.hosts["c"].views), world.now_ns
     world.run(5)
+    assert not frames_of(world, MergeAsk, since_ns=since_ns)
     assert len(world.hosts["a"].views) + len(world.hosts["c"].views) - views < 10
     world.join("e")
     world.run(3)
@@ -250,6 +251,38 @@ def test_beacons_that_are_heard_one_way_only_do_no_harm(deaf: str) -> None:
     world.drop = lambda *_: False
     assert world.settle(10) < 5
     check_views(world)
+
+
+def test_a_merge_has_a_number_higher_than_those_of_all_sides() -> None:
+    world = gathered(4, Gathering(5, **FAST))
+    world.part("ab", "cde")
+    world.wait(lambda: members(world, "a") == ["a", "b"] and members(world, "c") == ["c", "d"], 5)
+    for _ in range(5):
+        world.join("e")
+        world.wait(lambda: members(world, "d") == ["c", "d", "e"], 2)
+        world.leave("e")
+        world.wait(lambda: members(world, "d") == ["c", "d"] and world.hosts["e"].member is None, 2)
+    low, high = (world[name].view for name in "ac")
+    assert low is not None
+    assert high is not None
+    assert high.id.number > low.id.number + 5
+    before = {name: len(world.hosts[name].views) for name in "abcd"}
+    world.heal()
+    assert world.settle() < 2
+    assert world["a"].view.id.number == high.id.number + 1  # type: ignore[union-attr]
+    assert {name: len(world.hosts[name].views) - before[name] for name in "abcd"} == dict.fromkeys("abcd", 1)
+
+
+def test_one_that_has_agreed_to_a_merge_makes_no_view_for_a_while() -> None:
+    """Its roster is on the way to the leader; it stays true until the leader had its time, and no longer."""
+    world = gathered(2, Gathering(3, **FAST))
+    ghost = world["a"].me._replace(node=99)
+    say(world, "a", ghost, MergeAsk(ghost, 1), to_me=True)
+    assert [reply.willing for reply in frames_of(world, MergeReply, "a")] == [True]
+    world.leave("b")
+    world.run(0.39)  # twice join_timeout
+    assert members(world, "a") == ["a", "b"]
+    world.wait(lambda: members(world, "a") == ["a"], 0.1)
 
 
 def test_one_that_is_asked_again_and_again_to_merge_still_makes_views() -> None:

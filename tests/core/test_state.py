@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gapless.core.blocks import BLOCK_BYTES
-from gapless.core.ready import OUT_OF_BAND, Lost, StateReceived, StateWanted
+from gapless.core.ready import OUT_OF_BAND, Lost, StateReceived
 from gapless.modes import Mode
 from gapless.wire.frames import Ack, Data, Frame, OutOfBand, StateAsk, StateChunk, StateOffer, StatePull
 from tests.core.company import MS, SECOND, Company, address, kinds
@@ -83,6 +83,22 @@ def test_no_more_is_asked_for_at_once_than_the_window_allows() -> None:
     assert max(pull.length for pull in company.frames(StatePull)) <= 32 * 1024
 
 
+def test_a_long_offer_goes_out_bit_by_bit() -> None:
+    company = Company("ab", padding=bytes(200 * BLOCK_BYTES), state_window_bytes="1KiB")
+    company.enter("c")
+    most_bytes, seen = 0, 0
+
+    def look() -> bool:
+        nonlocal most_bytes, seen
+        offers = company.frames(StateOffer, by="a")
+        most_bytes, seen = max(most_bytes, sum(len(offer.body) for offer in offers[seen:])), len(offers)
+        return company.has_state("c")
+
+    assert company.run_for(60 * SECOND, look)
+    assert 1024 <= most_bytes < 1024 + 1400, "at one go, of 3200 bytes of hashes"
+    assert len(company.apps["c"].received[0].state) == 200 * BLOCK_BYTES
+
+
 def test_equal_blocks_are_fetched_once() -> None:
     company = Company("ab", padding=bytes(20 * BLOCK_BYTES))
     company.enter("c")
@@ -142,6 +158,8 @@ def test_the_provider_waits_until_it_has_delivered_what_the_new_member_will_not_
     company.until_state("c")
     assert company.apps["c"].received == [StateReceived(address("a"), b"pb1\0b2")]
     assert company.apps["c"].events.count(company.apps["c"].received[0]) == 1
+    assert company["a"].counters["state.wanted"] == 1
+    assert "state.again" not in company["c"].counters
 
 
 def test_a_message_that_the_new_member_gets_the_end_of_is_in_the_state() -> None:
@@ -224,19 +242,24 @@ def test_connections_are_held_and_all_handed_out() -> None:
 
 def test_out_of_band_messages_are_in_the_state_or_handed_out() -> None:
     company = Company("ab")
+    company.lose(StateAsk)
     company.enter("c", lag_ns=0)
     company.run_for(3 * MS)
     company.send("b", b"b-both", mode=Mode.OUT_OF_BAND)
     company.send("b", b"b-alone", mode=Mode.OUT_OF_BAND, to=address("c"))
-    company.run_for(30 * MS)
+    company.run_for(5 * MS)
+    company.send("b", b"b-more", mode=Mode.OUT_OF_BAND)
+    company.run_for(5 * MS)
+    assert company["a"].aside.delivered()[address("b")] == ((1, 3),), "b is done with its second, which was not for a"
     late = company.lose(OutOfBand, to="a")
     company.send("b", b"b-late", mode=Mode.OUT_OF_BAND)
+    company.tampers = [late]
     company.until_state("c")
-    assert company.apps["c"].received[0].state == b"b-both"
+    assert company.apps["c"].received[0].state == b"b-both\0b-more"
     company.tampers.remove(late)
     company.run_for(2 * SECOND)
-    assert sorted(company.apps["c"].log) == [b"b-alone", b"b-both", b"b-late"]
-    assert sorted(company.apps["a"].log) == [b"b-both", b"b-late"]
+    assert sorted(company.apps["c"].log) == [b"b-alone", b"b-both", b"b-late", b"b-more"]
+    assert sorted(company.apps["a"].log) == [b"b-both", b"b-late", b"b-more"]
 
 
 def test_an_out_of_band_message_that_comes_behind_the_state_is_not_handed_out_again() -> None:
@@ -340,197 +363,26 @@ def test_state_and_messages_together_are_everything_once(data: st.DataObject) ->
         assert len(company.apps["a"].of(name)) == serial[name]
 
 
-# Providers that fail
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_when_the_provider_dies_another_is_asked_and_equal_blocks_are_not_fetched_again(same: bool) -> None:
-    padding = noise(40 * BLOCK_BYTES)
-    company = Company("ab", padding=padding, delay_ns=(5 * MS, 5 * MS))
-    if not same:
-        company.apps["b"].padding = noise(40 * BLOCK_BYTES, seed=2)
-    company.enter("c")
-    assert company.run_for(SECOND, lambda: chunk_bytes(company, "a") > 20 * BLOCK_BYTES)
-    company.crash("a")
-    company.leave_out("a")
-    company.apps["c"].padding = company.apps["b"].padding
-    company.until_state("c")
-    assert company.apps["c"].received == [StateReceived(address("b"), company.apps["b"].padding)]
-    if same:
-        assert chunk_bytes(company, "b") < 25 * BLOCK_BYTES
-        assert company["c"].counters["state.blocks kept"] > 15
-    else:
-        assert chunk_bytes(company, "b") >= 40 * BLOCK_BYTES
-
-
-def test_blocks_are_known_again_at_another_place() -> None:
-    head, rest = noise(BLOCK_BYTES, seed=5), noise(9 * BLOCK_BYTES)
-    company = Company("ab", padding=rest, delay_ns=(5 * MS, 5 * MS))
-    company.apps["b"].padding = head + rest
-    company.enter("c")
-    assert company.run_for(SECOND, lambda: chunk_bytes(company, "a") >= 9 * BLOCK_BYTES)
-    company.crash("a")
-    company.leave_out("a")
-    company.apps["c"].padding = company.apps["b"].padding
-    company.until_state("c")
-    assert company["c"].counters["state.blocks kept"] >= 6
-    assert company.apps["c"].received[0].state == head + rest
-
-
-def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_end() -> None:
-    company = Company("ab", state_timeout="1s")
-    company.send("a", b"a1")
-    company.lose(StateOffer)
-    start_ns = company.now_ns
+def test_before_the_state_is_taken_the_start_of_everybody_who_has_come_meanwhile_is_waited_for() -> None:
+    company = Company("ab", padding=noise(1000), state_timeout="3s")
+    late = company.lose(StateChunk)
     company.enter("c", lag_ns=0)
-    company.run_for(3 * MS)
-    company.send("a", b"a2")
-    company.until_state("c")
-    assert company.apps["c"].received == [StateReceived(None, b"")]
-    assert 4 * SECOND <= company.now_ns - start_ns <= 5 * SECOND, "two members, twice each"
-    assert {target for _, target, frame in company.sent if isinstance(frame, StateAsk)} == {"a", "b"}
-    company.run_for(SECOND)
-    assert company.apps["c"].of("a") == [b"a2"], "what came for c is handed out"
-
-
-def test_a_member_without_a_state_refuses_and_the_next_one_is_asked_at_once() -> None:
-    company = Company("ab", padding=b"x")
-    company.apps["a"].able = False
-    company.enter("c")
-    company.until_state("c", within_ns=100 * MS)
-    assert company.apps["c"].received == [StateReceived(address("b"), b"x")]
-
-
-def test_when_nobody_has_a_state_there_is_none() -> None:
-    company = Company("ab")
-    company.apps["a"].able = company.apps["b"].able = False
-    company.enter("c")
-    company.until_state("c", within_ns=SECOND)
-    assert company.apps["c"].received == [StateReceived(None, b"")]
-
-
-def test_two_that_wait_for_the_state_do_not_wait_for_each_other() -> None:
-    company = Company("a", state_timeout="1s")
-    company.lose(StateOffer, by="a")
-    company.enter("bc")
-    company.until_state("b", "c")
-    assert {company.apps[name].received[0].provider for name in "bc"} <= {None, address("b"), address("c")}
-
-
-def test_an_application_that_takes_its_time_is_waited_for() -> None:
-    company = Company("ab", state_timeout="1s", padding=b"x")
-    company.answer_ns = 3 * SECOND
-    company.enter("c")
-    company.until_state("c")
-    assert company.apps["c"].received == [StateReceived(address("a"), b"x")]
-    assert not company.frames(StateAsk, to="b")
-
-
-def test_an_application_that_never_answers_is_not() -> None:
-    company = Company("ab", state_timeout="1s", padding=b"x")
-    company.apps["a"].answers = False
-    company.enter("c")
-    company.until_state("c")
-    assert company.apps["c"].received == [StateReceived(address("b"), b"x")]
-    company.run_for(10 * SECOND)
-    assert company["a"].state.giver.due_ns is None, "nothing is left of it"
-
-
-def test_a_block_that_is_spoilt_again_and_again_makes_the_member_turn_to_another() -> None:
-    company = Company("ab", padding=noise(1000))
-
-    def spoil(source: str, target: str, frame: Frame) -> Frame | None:
-        return frame._replace(body=bytes(len(frame.body))) if isinstance(frame, StateChunk) and source == "a" else frame
-
-    company.tampers.append(spoil)
-    company.enter("c")
-    company.until_state("c")
-    assert company.apps["c"].received[0].provider == address("b")
-    assert company["c"].counters["dropped.state hash"] == 3
-
-
-def test_a_provider_forgets_one_that_is_silent() -> None:
-    company = Company("ab", padding=noise(200_000), state_timeout="1s")
-    company.enter("c")
-    company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
-    company.crash("c")
-    assert company["a"].state.giver._given()
-    company.run_for(5 * SECOND)
-    assert not company["a"].state.giver._given()
-    assert company["a"].state.due_ns is None
-
-
-def test_a_provider_forgets_one_that_has_left() -> None:
-    company = Company("ab", padding=noise(200_000))
-    company.enter("c")
-    company.run_for(SECOND, lambda: bool(company.frames(StateChunk)))
-    company.crash("c")
-    company.leave_out("c")
-    assert company["a"].state.due_ns is None
-
-
-# Many at once
-
-
-def test_many_that_come_at_once_share_one_state() -> None:
-    company = Company("ab", padding=noise(100_000))
-    newcomers = "cdefghijklmnopqrst"
-    company.enter(newcomers, lag_ns=0)
-    company.until_state(*newcomers)
-    assert {company.apps[name].received[0].provider for name in newcomers} == {address("a")}
-    wanted = [event for event in company.apps["a"].events if isinstance(event, StateWanted)]
-    assert len(wanted) <= 2, "sixteen are served at once, the others after them"
-    company.run_for(10 * MS)
-    assert company["a"].state.due_ns is None
-
-
-def test_a_question_about_many_streams_fits_its_frames() -> None:
-    names = "".join(chr(ord("a") + number) for number in range(26))
-    company = Company(names, max_frame_bytes="256B")
-    for name in names:
-        company.send(name, name.encode())
-    company.run_for(2 * SECOND)
-    company.enter("{", lag_ns=0)
-    company.until_state("{")
-    assert len(company.frames(StateAsk)) > 4
-    company.same("a", "{", origins=names)
-
-
-# Back-pressure
-
-
-def test_a_full_backlog_makes_senders_wait_and_loses_nothing() -> None:
-    company = Company("ab", capacity=32, state_backlog_bytes="4KiB", padding=noise(500_000), delay_ns=(2 * MS, 2 * MS))
-    company.apps["a"].answers = company.apps["b"].answers = False
-    company.enter("c", lag_ns=0)
-    company.run_for(100 * MS)
-    for number in range(300):
-        company.send("a", b"a%d" % number + bytes(100).replace(b"\0", b"."))
-    company.send("a", b"a out of band", mode=Mode.OUT_OF_BAND)
-    company.run_for(2 * SECOND)
-    held_bytes = company["c"].state.backlog.held_bytes
-    assert company["c"].state.full
-    assert held_bytes < 4096 + 32 * 200, "no more than one window beyond the limit"
-    assert company["a"].outbound.window.high < 120, "the sender waits"
-    assert company["c"].counters["dropped.backlog"], "out-of-band messages come again"
-    company.step("a", lambda m: m.provide(1, company.padding, company.now_ns))
-    company.until_state("c")
-    company.run_for(3 * SECOND)
-    assert company["a"].is_quiet
-    assert len(company.apps["c"].log) == len(set(company.apps["c"].log)) == 301
-
-
-def test_messages_that_are_held_or_dropped_take_no_room_from_the_application() -> None:
-    company = Company("ab", max_unconsumed=5)
-    company.enter("c", lag_ns=0)
-    company.run_for(3 * MS)
-    late = company.lose(Data, to="c")
-    company.send("a", *(b"a%d" % number for number in range(40)))
-    company.until_state("c")
-    assert len(company.apps["c"].log) == 40
+    assert company.run_for(SECOND, lambda: bool(company.frames(StatePull)))
+    mute = company.lose(by="d", to="c")
+    company.add("d")
+    company.view("abcd")
     company.tampers.remove(late)
-    company.run_for(3 * SECOND)
-    company.send("a", b"a40", b"a41")
     company.run_for(SECOND)
-    company.same("a", "b", "c", origins="a")
-    assert company["c"]._credit.outstanding == 0
+    assert company.frames(StateChunk)
+    assert not company.has_state("c"), "d may have sent something that is neither in the state nor will come"
+    company.tampers.remove(mute)
+    company.until_state("c", within_ns=SECOND)
+    assert company.apps["c"].received == [StateReceived(address("a"), noise(1000))]
+
+
+def test_a_start_that_is_never_told_does_not_keep_the_state_away() -> None:
+    company = Company("ab", padding=b"x", state_timeout="1s")
+    company.lose(by="b", to="c")
+    company.enter("c", lag_ns=0)
+    company.until_state("c", within_ns=1100 * MS)
+    assert company.apps["c"].received == [StateReceived(address("a"), b"x")]

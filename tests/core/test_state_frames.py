@@ -424,6 +424,17 @@ def test_what_is_missing_is_pulled_again_and_no_more() -> None:
     assert list(found.pull_again(found.due_ns - 1)) == []
 
 
+def test_a_range_that_comes_in_slowly_is_not_pulled_again() -> None:
+    found = fetch(STATE[:3000])
+    found.pull(0)
+    for at in range(0, 3000, 1000):
+        now_ns = 190 * MS * (at // 1000 + 1)
+        assert found.due_ns is not None
+        assert found.due_ns > now_ns
+        found.take(at, STATE[at : at + 1000], now_ns)
+    assert found.is_complete
+
+
 def test_many_gaps_are_pulled_again_in_few_frames() -> None:
     found = fetch(STATE)
     (first, last), *_ = found.pull(0)

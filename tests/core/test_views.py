@@ -18,6 +18,7 @@ from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, Roster, View, ViewId
 from gapless.wire import decode
 from gapless.wire.frames import Alive, AskView, Data, NewView
+from gapless.wire.rosters import encode_roster
 from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
@@ -233,6 +234,23 @@ def test_a_change_of_a_view_that_is_not_known_is_asked_for_as_a_whole() -> None:
     assert world.settle() < 1
 
 
+@pytest.mark.behaviour("G-12")
+def test_the_teller_of_a_change_is_asked_at_once_for_what_it_is_a_change_of() -> None:
+    group = [Place(Address(node, 1), "", b"at %d" % node) for node in range(1, 5)]
+    before = Roster(ViewId(6, group[0].address), tuple(group))
+    after = Roster(ViewId(7, group[0].address), tuple(group[:3]))
+    me = group[2].address
+    receiver, context = Rosters(me, Config.make()), Context(me, GROUP, 1400, rare.never, tracing=False)
+    change = NewView(group[0].address, after.id, before.id, 0, 1, encode_roster(after, before))
+    assert receiver.take(change, context) is None
+    ((to, datagram),) = context.ready(None).transmits
+    assert to == group[0].address
+    assert decode(datagram).frames == (AskView(me),)
+    whole = NewView(group[0].address, after.id, None, 0, 1, encode_roster(after))
+    assert receiver.take(whole, context) == after
+    assert receiver.take(change, context) == after  # it is known by now
+
+
 def test_one_that_is_behind_is_given_the_present_view() -> None:
     world = gathered(4)
     world.drop = lambda _, target, frame: target == "b" and is_roster(frame)
@@ -269,6 +287,22 @@ def test_views_survive_loss_delay_and_any_order(seed: int) -> None:
     check_views(world)
     world.run(2)
     assert world.is_one()
+
+
+def test_who_has_put_this_coordinator_into_a_view_that_is_too_late_is_taken_into_the_next() -> None:
+    """Two have taken over at once: of their views the later number counts, and it has the members of both."""
+    world = gathered(3, Gathering(4, **FAST))
+    world.part("abc", "d")
+    world.join("d")
+    world.wait(lambda: world["d"].phase == "member")
+    world.part()
+    view = world["a"].view
+    assert view is not None
+    places = (Place(world["d"].me, "", b"d"), Place(world["a"].me, "", b"a"))
+    roster = Roster(ViewId(view.id.number, world["d"].me), places)
+    say(world, "a", world["d"].me, NewView(world["d"].me, roster.id, None, 0, 1, encode_roster(roster)))
+    assert world.settle() < 0.1  # no beacon is needed for it
+    assert world["a"].view.id.number > view.id.number  # type: ignore[union-attr]
 
 
 class Twice(Gathering):

@@ -281,8 +281,10 @@ def test_a_duplicate_draws_no_ack(monkeypatch: pytest.MonkeyPatch, profile: str)
 
 
 def test_a_receiver_that_asks_where_nobody_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(original: Any, self: Inbound, origin: Address, config: Config, row: Profile, *rest: Any) -> None:
-        original(self, origin, config, row._replace(naks=True), *rest)
+    def init(
+        original: Any, self: Inbound, origin: Address, config: Config, row: Profile, *rest: Any, **more: Any
+    ) -> None:
+        original(self, origin, config, row._replace(naks=True), *rest, **more)
 
     _patch(monkeypatch, Inbound, "__init__", init)
     _killed(THREE._replace(profile="unicast"), "S11", 7)

@@ -101,6 +101,13 @@ def test_every_run_of_the_swarm_is_sound(seed: int) -> None:
         ["group a b", "5ms b pauses", "6ms b resumes", "calm 5ms"],
         ["group a b", '5ms a sends "x"', '4ms b sends "x"'],
         ["group a b", "only loss", "delay DATA a1 a->b #1 to 9ms", "calm 9ms"],
+        ["membership", "calm 9ms"],
+        ["membership", "group a b", "calm 9ms"],
+        ["membership", "1ms a starts", "2ms a pauses", "calm 9ms"],
+        ["membership", "1ms a starts", "2ms b leaves", "calm 9ms"],
+        ["membership", "1ms a b start", "2ms mark partition a", "calm 9ms"],
+        ["membership", "1ms a b start", "2ms mark partition a", "3ms mark heal b", "calm 9ms"],
+        ["membership", "1ms a starts", "9ms a crashes", "calm 8ms"],
     ],
 )
 def test_what_the_checks_have_no_right_to_judge_is_not_sound(lines: list[str]) -> None:
@@ -110,6 +117,18 @@ def test_what_the_checks_have_no_right_to_judge_is_not_sound(lines: list[str]) -
 def test_a_crash_with_its_view_is_sound() -> None:
     assert sound(script_of("group a b", "5ms b crashes", "6ms a installs view 2: a", "calm 9ms"))
     assert sound(script_of("group a b", "5ms b pauses", "6ms b resumes", "calm 6ms"))
+
+
+def test_members_that_make_their_own_views_may_come_and_go() -> None:
+    cut = ["2ms mark partition a", "3ms mark heal a"]
+    assert sound(script_of("membership", "1ms a b start", *cut, "4ms a crashes", "5ms a starts", "calm 9ms"))
+    assert sound(script_of("membership", "1ms a b start", "2ms a pauses", "3ms a crashes", "4ms b leaves", "calm 9ms"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_run_of_membership_is_sound(seed: int) -> None:
+    case, _ = recorded(Origin(seed, 3, membership=True))
+    assert sound(case.script)
 
 
 def test_a_fault_in_the_calm_does_not_count() -> None:
@@ -214,6 +233,8 @@ def test_the_command_that_repeats_a_run() -> None:
     assert Origin(7, 3, 2, config).command == (
         'gapless sim 7 --messages 3 --members 2 --properties "capacity=4;xmit_interval=50ms"'
     )
+    assert Origin(7, 40, membership=True).command == "gapless sim 7 --membership"
+    assert Origin(7, membership=True).command == "gapless sim 7 --membership --messages 100"
 
 
 def test_a_seed_that_holds_cannot_be_shrunk() -> None:

@@ -18,6 +18,7 @@ from gapless.sim.script import (
     Fate,
     Install,
     Learn,
+    Leave,
     Mark,
     Note,
     Pause,
@@ -53,6 +54,8 @@ payloads = st.lists(st.one_of(contents.map(lambda one: (one,)), stretches), max_
 )
 actions = st.one_of(
     st.builds(Start, times_ns, lives),
+    st.builds(Start, times_ns, lives, st.one_of(st.just(""), keys), st.booleans()),
+    st.builds(Leave, times_ns, lives),
     st.builds(Pause, times_ns, lives),
     st.builds(Resume, times_ns, lives),
     st.builds(Crash, times_ns, lives),
@@ -113,6 +116,7 @@ def scripts(draw: st.DrawFn) -> Script:
         late_ns=draw(st.dictionaries(st.tuples(lives, st.integers(0, 99)), times_ns, max_size=3)),
         only_loss=draw(st.booleans()),
         fifo=draw(st.booleans()),
+        membership=draw(st.booleans()),
         rare=draw(st.lists(st.sampled_from(RARE), unique=True).map(tuple)),
     )
     # What is usual must be as likely as what is not, or the short forms are never tried.
@@ -176,6 +180,28 @@ def test_an_opening_and_a_view_are_one_line_each() -> None:
     members = ("a", "b", "c")
     script = Script(actions=[*opening(members), *(Install(5_000_000, who, 2, members, "k") for who in members)])
     assert show_script(script) == ["group a b c", "5ms a b c install view 2: a b c from k"]
+
+
+def test_a_group_that_makes_its_own_views() -> None:
+    lines = [
+        "calm 9ms",
+        "membership",
+        "0ms a b start",
+        "5ms c d start durable=store state",
+        '6ms e starts durable="two words"',
+        "7ms f starts state",
+        "8ms a b leave",
+        "9ms mark one-way a,b",
+    ]
+    script = read(lines)
+    assert script.membership
+    assert script.actions[2:6] == [
+        Start(5_000_000, "c", "store", True),
+        Start(5_000_000, "d", "store", True),
+        Start(6_000_000, "e", "two words"),
+        Start(7_000_000, "f", "", True),
+    ]
+    assert show_script(script) == lines
 
 
 def test_lines_may_stand_in_any_order_and_in_either_number() -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from gapless.config import Config
+from gapless.core.participant import Participant
 from gapless.core.ready import Delivery, Expelled, Stalled, ViewInstalled
 from gapless.discovery import Discovery
 from gapless.locator import Locator
@@ -32,6 +33,12 @@ def troubles(seed: int, name: str) -> list[faults.Fault]:
         faults.Hold(rng, 0.01, 20_000_000, 1_000_000),
         faults.Corrupt(rng, 0.01),
     ]
+
+
+def waiting(member: Participant) -> tuple[int, int]:
+    """Return how many messages the application has and is not done with, and how many the machine keeps for it."""
+    windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
+    return member._credit.outstanding, sum(window.high - window.delivered for window in windows)
 
 
 class Reader:
@@ -153,16 +160,13 @@ class Companion:
                 "machine": self.handle.ask(lambda member: dict(member.counters)).result(5),
             }
 
-    def handed_out(self, count: int) -> dict[str, Any]:
-        """Wait until so many messages wait for the application, and see that it stays so for a moment."""
-        deadline_s = time.monotonic() + 10
-        while (handed_out := self.outstanding()) < count and time.monotonic() < deadline_s:
-            threading.Event().wait(0.01)
-        threading.Event().wait(0.5)
-        return {"handed_out": max(handed_out, self.outstanding()), "expelled": self.reader.expelled}
-
-    def outstanding(self) -> int:
-        return self.handle.ask(lambda member: member._credit.outstanding).result(5)
+    def held_back(self, count: int, within_s: float = 10) -> dict[str, Any]:
+        """Wait until ``count`` messages wait for the application, and more of them behind these in the machine."""
+        deadline_s = time.monotonic() + within_s
+        outstanding = stored = 0
+        while not (outstanding >= count and stored) and time.monotonic() < deadline_s:
+            outstanding, stored = self.handle.ask(waiting).result(5)
+        return {"outstanding": outstanding, "stored": stored > 0, "expelled": self.reader.expelled}
 
     def cut(self, times: int, pause_s: float) -> dict[str, Any]:
         """Close the sockets under the transport, again and again."""

@@ -71,8 +71,8 @@ def gathering(count: int = 2, over: str = "memory", group: str = "g", **options:
 
     guests = [Guest(Handle(group, transport(), Config.make(**knobs), **options)) for _ in range(count)]
     try:
-        for guest in guests:
-            guest.until_view(count)
+        for at in range(count):
+            guests[at].until_view(count)
         yield guests
     finally:
         for guest in guests:

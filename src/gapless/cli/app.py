@@ -14,14 +14,20 @@ import click
 
 from gapless import __version__
 from gapless.cli.behaviours import behaviours
+from gapless.cli.bench import bench
+from gapless.cli.chat import chat
 from gapless.cli.compare import compare
 from gapless.cli.config import config
 from gapless.cli.demo import demo
+from gapless.cli.doctor import doctor
 from gapless.cli.explore import explore
+from gapless.cli.listen import listen
 from gapless.cli.mutants import mutants
 from gapless.cli.scenario import scenario
+from gapless.cli.send import send
 from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
+from gapless.cli.top import top
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -34,10 +40,13 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gapless")
 def cli() -> None:
-    """Reliable, ordered group messaging without a broker: simulate it, search it, try to break it."""
+    """Reliable, ordered group messaging without a broker: talk in a group, watch it, simulate it, try to break it."""
 
 
-for command in (sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo):
+for command in (
+    *(chat, send, listen, top, doctor, bench),
+    *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
+):
     cli.add_command(command)
 
 

@@ -165,9 +165,7 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
     ]
     screen.print(_numeric(make_table("Joins under load", columns, shown)))
     screen.print("late: by how much views are; pause: the longest without a new message while members join;")
-    screen.print(
-        "calm: the same while nobody does; join, max: until the first message is delivered; in virtual seconds"
-    )
+    screen.print("calm: the same while nobody does; join, max: until a message is delivered; virtual seconds")
     totals = f"{report['stuck']} stuck, {report['lost']} lost, {report['delivered_before_view']} from before the view"
     screen.print(f"{report['joins']} joins: {totals}; {report['wall_seconds']:.1f} s of real time")
     _print_problems(report["problems"])

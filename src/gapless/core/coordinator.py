@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MOST_NUMBER = U32_MAX // 2
 """A view with a higher number than this is nonsense: no group gets there."""
 _MOST_JOINERS = 4096
+_MOST_RESENDS = 3
 _CONFIRMED_FOR = 10
 """A joiner that confirmed some proposal counts as alive for so many times ``join_timeout``."""
 
@@ -112,14 +113,19 @@ class Coordinator:
         return ""
 
     def on_joiner(self, sender: Address, view: ViewId, context: Context) -> bool:
-        """Take a confirmation of a joiner in; return whether ``sender`` is one."""
-        known = sender in self.joiners or sender in self._met
-        if known or (view.coordinator == self._m.me and len(self._met) < _MOST_JOINERS):
+        """Take a confirmation of a joiner in; return whether ``sender`` is one.
+
+        One that is in a view of somebody else has confirmed nothing; a view that it is to accept needs a higher number.
+        """
+        mine = view.coordinator == self._m.me
+        if mine and (sender in self._met or len(self._met) < _MOST_JOINERS):
             self._met[sender] = context.now_ns
         if sender not in self.joiners:
             return False
         if view.number <= MOST_NUMBER:
             self._highest = max(self._highest, view.number)
+        if not mine:
+            return True
         if self.proposal is not None and view == self.proposal.id:
             self._ready.add(sender)
         if sender in self._awaited:
@@ -135,8 +141,15 @@ class Coordinator:
             self._newcomers.discard(member)
             self._m.show(member, context)
 
-    def behind(self, member: Address, context: Context) -> None:
-        """Take note that ``member`` has an older view."""
+    def behind(self, member: Address, context: Context, *, apart: bool = False) -> None:
+        """Take note that ``member`` has an older view; one ``apart`` is in a view without this one.
+
+        One that stays apart although it was sent the roster again and again has its own mind: it has moved.
+        """
+        if apart and member in self.unconfirmed and self._resends >= _MOST_RESENDS:
+            self._m.moved.add(member)
+            self.plan(context)
+            return
         if self._m.roster is not None and self._m.roster.id.coordinator == self._m.me:
             self.unconfirmed.add(member)
             if self._resend_ns is None:
@@ -146,15 +159,17 @@ class Coordinator:
             self._forced = True
             self.plan(context)
 
-    def absorb(self, roster: Roster, context: Context) -> None:
-        """Take the members of another roster, whose number is not lower, into the next view."""
+    def absorb(self, roster: Roster, sender: Address, context: Context) -> None:
+        """Take the members of another roster into the next views; all but its sender have yet to show themselves."""
         m = self._m
         self._highest = max(self._highest, roster.id.number)
         gone = m.liveness.dead | m.leaving | m.moved
         for place in roster.places:
             address = place.address
-            if address not in m.members and address not in gone and address.node != m.me.node and not self._note(place):
-                self._met[address] = context.now_ns
+            if address not in m.members and address not in gone and address.node != m.me.node:
+                refused = self._note(place)
+                if address == sender and not refused:
+                    self._met[address] = context.now_ns
         self._forced = True
         self.plan(context)
 

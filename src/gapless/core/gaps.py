@@ -161,11 +161,18 @@ class Gaps:
         self.due_ns = None
         self._asked = []
 
-    def arrived(self, run: Run, repair: bool, now_ns: int) -> None:
-        """Learn from data that was missing and may answer a question."""
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the oldest gap that is open was noticed; None if nothing is missing."""
+        if self.due_ns is None:
+            return None
+        return min([self._noticed_ns, *(asked.noticed_ns for asked in self._asked)])
+
+    def arrived(self, run: Run, repair: bool, now_ns: int) -> int:
+        """Learn from data that was missing and may answer a question; return how often that was put."""
         at = bisect_left(self._asked, (run.first,))
         if at == len(self._asked) or self._asked[at].first > run.last:
-            return
+            return 0
         asked = self._asked[at]
         if not repair:
             self.round_trip.late(now_ns - asked.noticed_ns)
@@ -173,6 +180,7 @@ class Gaps:
             self.round_trip.sample(now_ns - asked.asked_ns)
         else:
             self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
+        return asked.tries
 
     def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Range, Tail
 
 
+REPAIRED = ("repaired.unasked", "repaired.1", "repaired.2", "repaired.3", "repaired.4", "repaired.more")
+"""The counter of runs that a repair has brought, by how often they had been asked for."""
+
+
 class Inbound:
     """The stream of ``origin`` as this member receives it."""
 
@@ -121,7 +125,9 @@ class Inbound:
             window.shed(self.config.window_bytes if context.rarely(rare.SHED) else run.size_bytes)
         added = window.add(run)
         if added.accepted:
-            self.gaps.arrived(run, repair, context.now_ns)
+            tries = self.gaps.arrived(run, repair, context.now_ns)
+            if repair:
+                context.count(REPAIRED[min(tries, len(REPAIRED) - 1)])
             context.step(
                 "STORE",
                 self.origin,

@@ -30,8 +30,8 @@ from gapless.core.streams import Streams
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.modes import Mode
-from gapless.run import ACKED, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK
-from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES, decode
+from gapless.run import ACKED, NOT_BACK
+from gapless.wire.codec import decode
 from gapless.wire.frames import (
     CONNECTION,
     Ack,
@@ -152,27 +152,6 @@ class Member(Streams):
         A message that names a mode itself, one to a single member (OL-21), and one that is refused do not use it up.
         """
         self._next_mode = Mode.of(mode)
-
-    def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
-        if self.view is None:
-            raise LocalProtocolError("not a member yet: install a view before sending")
-        if to is not None and to not in self.view.members:
-            raise LocalProtocolError(f"{to} is not a member of view {self.view.id.number}: send to one that is")
-        if not payloads:
-            raise LocalProtocolError("nothing to send: give at least one message")
-        if isinstance(payloads, bytes | bytearray | memoryview | str):
-            raise LocalProtocolError("one message is not a list of messages: put it into a list")
-        if set(map(type, payloads)) != {bytes}:
-            wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
-            raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
-        largest_bytes = max(map(len, payloads))
-        limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
-        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
-            overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
-            limit_bytes = min(limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_PART_BYTES)
-            knob = f"what one frame takes of an {mode} message"
-        if largest_bytes > limit_bytes:
-            raise LocalProtocolError(f"a message of {largest_bytes} bytes is over {knob} ({limit_bytes})")
 
     def cancel(self, ticket: int, now_ns: int) -> Ready:
         """Give up a waiting send; without a GivenUp event in the answer it was accepted before."""
@@ -498,7 +477,8 @@ class Member(Streams):
         self._durable = self._durable or (self.me in back and self.row.release == "acks")
         self.view = view
         self._nodes = frozenset(member.node for member in view.members)
-        for origin in [origin for origin in self.inbound if restart or origin not in view.members]:
+        here = frozenset(view.members)
+        for origin in [origin for origin in self.inbound if restart or origin not in here]:
             self._forget(origin, context)
         if restart:
             self._restart(view, context)
@@ -511,9 +491,14 @@ class Member(Streams):
         self._install_parts(view, context, kept, back)
         # Whoever has the same digest knows this start, and who has none asks; where nobody asks, all must be told.
         known = first_view and digest is not None and self.config.retransmits
-        for origin in () if restart or known else joined:
-            self.outbound.welcome(origin, context)
+        if not restart and not known:
+            self._greet(joined, context)
         return self._finish(self._replay(context))
+
+    def _greet(self, joined: Iterable[Address], context: Context) -> None:
+        """Tell new members where the own stream starts for them."""
+        for origin in joined:
+            self.outbound.welcome(origin, context)
 
     def _install_parts(
         self, view: View, context: Context, kept: Mapping[str, Address], back: Mapping[Address, Address]

@@ -58,7 +58,8 @@ _LONGEST_PAUSE = 4
 """Tries are at most so many times ``join_interval`` apart."""
 _PATIENCE = 3
 """So many beacons of one that does not hear this member's coordinator are let pass."""
-_MOST_RIVALS = 1024
+_MOST_RIVALS = 4096
+_RIVALS_HEARD = 8
 _MOST_NAMED = 8
 """So many members are named in one complaint: it must fit the smallest frame."""
 
@@ -82,7 +83,10 @@ class Membership:
         self.rosters = Rosters(self.me, config)
         self.coordinator = Coordinator(self)
         self.merging = Merging(self)
-        self._rivals: dict[Address, int] = {}
+        self._rivals: dict[Address, tuple[int, Place]] = {}
+        self._strangers = Rosters(self.me, config)
+        self._let_go_by: Address | None = None
+        self._let_go: frozenset[Address] = frozenset()
         self._try_ns: int | None = None
         self._tries = 0
         self._found_ns: int | None = None
@@ -140,6 +144,9 @@ class Membership:
     def _again(self, context: Context) -> None:
         """Plan the next try: a little later each time, and not at the same moment as everybody else's."""
         pause_ns = self.config.join_interval_ns * min(1 << min(self._tries, 8), _LONGEST_PAUSE)
+        if self.phase == JOINING:  # a crowd need not shout: whoever founds has heard it
+            most_ns = max(pause_ns, self.config.found_after_ns * 3 // 4)
+            pause_ns = min(pause_ns * (1 + len(self._rivals) // _RIVALS_HEARD), most_ns)
         self._tries += 1
         self._try_ns = context.now_ns + pause_ns + int(self.rng.random() * self.config.join_interval_ns / 4)
 
@@ -147,9 +154,13 @@ class Membership:
         """Found a group, unless somebody else is about to or one was heard of."""
         now_ns, config = context.now_ns, self.config
         self._rounds += 1
-        rivals = [rival for rival, at_ns in self._rivals.items() if now_ns - at_ns <= 2 * config.found_after_ns]
-        waits = self._group_heard and self._rounds < _ROUNDS_FOR_GROUP
-        waits = waits or (min(rivals, default=self.me) < self.me and self._rounds < _ROUNDS_FOR_RIVALS)
+        self._rivals = {
+            rival: seen for rival, seen in self._rivals.items() if now_ns - seen[0] <= 2 * config.found_after_ns
+        }
+        rounds = _ROUNDS_FOR_GROUP if self._group_heard else 0
+        if before_me := sum(rival < self.me for rival in self._rivals):
+            rounds = max(rounds, _ROUNDS_FOR_RIVALS) + min(before_me, _ROUNDS_FOR_RIVALS)
+        waits = self._rounds < rounds
         if waits:
             self._found_ns = now_ns + config.found_after_ns
             return
@@ -177,8 +188,8 @@ class Membership:
         elif address.node == self.me.node:
             context.drop("own", address, peer=sender)
         elif self.phase == JOINING:
-            if len(self._rivals) < _MOST_RIVALS:
-                self._rivals[address] = context.now_ns
+            if len(self._rivals) < _MOST_RIVALS or address in self._rivals:
+                self._rivals[address] = context.now_ns, frame.place
         elif self.acts:
             self.rosters.locate(frame.place, context)
             self.coordinator.on_join(frame.place, context)
@@ -188,7 +199,10 @@ class Membership:
     def _on_new_view(self, frame: NewView, context: Context) -> None:
         """Take a part of a roster in: from the one that made the view, or from a member that hands it on."""
         if frame.origin != frame.view.coordinator and frame.origin not in self.members:
-            context.drop("stranger", peer=frame.origin)
+            if self.acts and frame.base is None:
+                self._strangers.take(frame, context)  # an introduction: it only says where others are reached
+            else:
+                context.drop("stranger", peer=frame.origin)
             return
         if frame.view.number > MOST_NUMBER:
             context.drop("view", peer=frame.origin)
@@ -203,15 +217,29 @@ class Membership:
         if roster.id.coordinator == self.me:
             return
         if not named:
-            self._on_left_out(roster.id, sender, context)
-        elif roster.id.number > self.number:
+            self._on_left_out(roster.id, sender, context, told=False)
+        elif roster.id.number > self.number and self._follows(roster, sender):
             if roster.id.coordinator not in self.members:
                 self.welcome = False  # until somebody there says that this one is in
             self.accept(roster, context)
         elif self.pending is None and self.roster is not None:
             self.show(sender, context)
-            if self.acts and roster.id != self.roster.id:
-                self.coordinator.absorb(roster, context)
+            if self.acts and roster.id != self.roster.id and sender in self.members:
+                self.coordinator.absorb(roster, sender, context)
+
+    def _follows(self, roster: Roster, sender: Address) -> bool:
+        """Return whether this member goes where ``roster`` says.
+
+        One that belongs to a group goes with that: into a view made by one of it, or handed on by one of it, into one
+        that names its coordinator, or, as the coordinator, into the merge that it has agreed to. Otherwise two that
+        found a group at the same time would each join the other's, for ever.
+        """
+        maker, acting = roster.id.coordinator, self.acting
+        if not self.welcome or maker in self.members or sender in self.members:
+            return True
+        if acting == self.me:
+            return maker == self.merging.agreed_to
+        return any(place.address == acting for place in roster.places)
 
     def accept(self, roster: Roster, context: Context) -> None:
         """Let the next tick install ``roster``."""
@@ -234,24 +262,25 @@ class Membership:
         """Compare views with one that is in this view."""
         assert self.roster is not None
         if view == self.roster.id:
-            self.welcome = self.welcome or you
+            # Only who made the view knows that it is decided: others may be new in it themselves.
+            self.welcome = self.welcome or (you and sender == view.coordinator)
             self.coordinator.confirmed(sender, context)
         elif self.pending is not None and view == self.pending.id:
             self.coordinator.confirmed(sender, context)
         elif view.number < self.roster.id.number:
             if self.acts:
-                self.coordinator.behind(sender, context)
+                self.coordinator.behind(sender, context, apart=not you)
         elif you:
             self._ask_view(sender, context)
         else:
             self._on_left_out(view, sender, context)
 
-    def _on_left_out(self, view: ViewId, sender: Address, context: Context) -> None:
+    def _on_left_out(self, view: ViewId, sender: Address, context: Context, *, told: bool = True) -> None:
         """Understand that ``sender`` is in a view without this member: expelled, gone, or the other one has moved."""
         if self.roster is None or view.number < self.number or sender not in self.members:
             return
         if self.phase == LEAVING and self.me in self.leaving:
-            self.over(Left(True), context)
+            self._on_let_go(view, context, told=told and sender == view.coordinator)
         elif not self.welcome:
             return  # this one is still asking to be let in
         elif view.coordinator in self.members:
@@ -259,6 +288,19 @@ class Membership:
         else:
             self.moved.add(sender)
             self.coordinator.plan(context)
+
+    def _on_let_go(self, view: ViewId, context: Context, *, told: bool) -> None:
+        """Go when the coordinator says so, which is when all have the view without this one.
+
+        Until then some may wait for its acks. If only the view has come, the coordinator is asked soon.
+        """
+        if told:
+            self.over(Left(True), context)
+            return
+        self._let_go_by = view.coordinator
+        self.liveness.end()  # those of the view without this one do not show it any more that they live
+        soon_ns = context.now_ns + self.config.view_gap_ns
+        self._try_ns = soon_ns if self._try_ns is None else min(self._try_ns, soon_ns)
 
     def _ask_view(self, peer: Address, context: Context) -> None:
         if context.now_ns - self._asked_ns.get(peer, -self.config.join_interval_ns) >= self.config.join_interval_ns:
@@ -281,7 +323,7 @@ class Membership:
         if frame.origin in self.members:
             self._note_leaving(frame.origin, context)
             self.coordinator.plan(context)
-        else:
+        elif self.acts and self.pending is None and not self.coordinator.unconfirmed:
             self.show(frame.origin, context)
 
     def _note_leaving(self, member: Address, context: Context) -> None:
@@ -342,14 +384,18 @@ class Membership:
         self.roster, self.pending = roster, None
         members = [place.address for place in roster.places]
         before, self.members = self.members, frozenset(members)
+        mine = roster.id.coordinator == self.me
+        self._let_go = frozenset(self.leaving - self.members - {self.me}) if mine else frozenset()
         self.leaving.intersection_update(members)
         self.moved.clear()
         self._asked_ns.clear()
         self._unheard.clear()
         self._found_ns = None
+        rivals: tuple[Place, ...] = ()
         if self.phase == JOINING:
             self.phase = MEMBER
             self._tries = 0
+            rivals, self._rivals = tuple(place for _, place in self._rivals.values()), {}
         if self.welcome and self.phase == MEMBER:
             self._try_ns = None
         elif self.phase == MEMBER and self._try_ns is None:
@@ -361,6 +407,10 @@ class Membership:
         self.merging.install(context)
         if roster.id.coordinator != self.me:
             self.show(roster.id.coordinator, context)
+            return
+        for place in rivals:  # they have asked whoever would found the group
+            self.rosters.locate(place, context)
+            self.coordinator.on_join(place, context)
 
     # Leaving
 
@@ -381,7 +431,7 @@ class Membership:
     def ask_to_leave(self, context: Context) -> None:
         """Ask for a view without this member; one that is alone just goes."""
         self.leaving.add(self.me)
-        acting = self.acting
+        acting = self._let_go_by or self.acting
         if acting is None:
             context.transmit(None, Leave(self.me))  # the others that leave too have one less to wait for
             self.over(Left(True), context)
@@ -390,7 +440,10 @@ class Membership:
         self._again(context)
 
     def over(self, event: Expelled | Left, context: Context) -> None:
-        """End this life."""
+        """End this life; those that wait for this one's word that they may go are given it."""
+        if isinstance(event, Left) and not self.coordinator.unconfirmed:
+            for member in sorted(self._let_go):
+                self.show(member, context)
         self.phase = OVER
         self.pending = None
         self._try_ns = self._found_ns = self._give_up_ns = None

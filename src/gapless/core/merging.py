@@ -51,6 +51,7 @@ class Merging:
         self._asked: set[Address] = set()
         self._replies: dict[Address, ViewId] = {}
         self._answer_ns: int | None = None
+        self.agreed_to: Address | None = None
         self._held_until_ns = 0
         self._rest_until_ns = 0
 
@@ -74,6 +75,7 @@ class Merging:
         m = self._m
         assert m.roster is not None
         self._answer_ns = None
+        self.agreed_to = None
         self._held_until_ns = self._rest_until_ns = 0
         self._foreign = {other: at for other, at in self._foreign.items() if other not in m.members}
         if m.roster.id.coordinator == m.me:
@@ -136,6 +138,7 @@ class Merging:
         context.transmit(frame.origin, MergeReply(m.me, frame.merge, m.roster.id, willing))
         if willing:
             hold_ns = 2 * self.config.join_timeout_ns
+            self.agreed_to = frame.origin
             self._held_until_ns, self._rest_until_ns = now_ns + hold_ns, now_ns + 2 * hold_ns
             m.rosters.send(frame.origin, m.roster, context)
 

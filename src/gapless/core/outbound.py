@@ -79,6 +79,7 @@ class Outbound:
         self._tracked: dict[int, int] = {}
         self.view = 0
         self._buffers: dict[Address, int] = {}
+        self.acked_ns: dict[Address, int] = {}
         self.senders = 0  # nobody has said yet
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
@@ -96,7 +97,8 @@ class Outbound:
         waiting = self.queue.put(messages, flags, deadline_ns)
         self.flush(context, "ack")
         if not waiting.done:
-            waiting.blocked = True
+            waiting.blocked, waiting.since_ns = True, context.now_ns
+            context.count("blocked")
             context.step("BLOCK", first=waiting.ticket)
         return waiting.ticket
 
@@ -174,6 +176,7 @@ class Outbound:
         if waiting.given_up:
             return
         if waiting.blocked:
+            context.count("blocked_ns", context.now_ns - waiting.since_ns)
             context.step("UNBLOCK", first=waiting.ticket, reason=reason)
         context.event(Accepted(waiting.ticket, waiting.first, waiting.last))
         if waiting.flags & ACKED:
@@ -196,6 +199,7 @@ class Outbound:
             context.drop("ack beyond high", self.me, seqno, seqno, peer=peer, epoch=self.epoch)
             return
         context.step("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
+        self.acked_ns[peer] = context.now_ns
         if self._buffers.get(peer) != buffer_bytes:
             self._buffers[peer] = buffer_bytes
             self.limit_bytes(self.senders)
@@ -292,6 +296,7 @@ class Outbound:
             else:
                 self._send_first(context)
             return
+        context.count("naks.answered", ranges.count(asked))
         if asked[0][0] <= self.window.low:
             context.step("GONE_OUT", self.me, last=self.window.low, peer=peer, epoch=self.epoch)
             context.transmit(peer, Gone(self.me, self.window.low, self.epoch))
@@ -353,6 +358,8 @@ class Outbound:
 
         Where nobody asks for what is missing, a look that is planned stays: more data says nothing about what was lost.
         """
+        if self._unconfirmed and self._tail_ns is not None:
+            return  # a new member waits for its start, however much is sent meanwhile
         if self.config.retransmits and (self.row.naks or self._tail_ns is None):
             self._tail_interval_ns = self._least_interval_ns
             self._tail_ns = now_ns + self._tail_interval_ns
@@ -466,11 +473,14 @@ class Outbound:
         self.starts = {member: self.starts.get(member, returned.get(member, high)) for member in members}
         self._unconfirmed.intersection_update(members)
         self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
+        self.acked_ns = {member: self.acked_ns[member] for member in members if member in self.acked_ns}
         self.limit_bytes(self.senders)
         self.acks.adjust(members, high)
         for member, acked in returned.items():
             self.acks.enter(member, acked)
         self.release(context, "view")
+        if returned and self._tail_ns is None and self._unfinished:
+            self._plan_tail(context.now_ns)  # who is back is behind
 
     def connect(self) -> None:
         """Count the acks of the one member that this stream goes to, from the first message on."""

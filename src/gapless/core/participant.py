@@ -24,9 +24,10 @@ from gapless.core.liveness import Liveness
 from gapless.core.membership import LEAVING, NEW, OVER, Membership
 from gapless.core.ready import Pinned, Ready, Undelivered
 from gapless.core.stateful import Stateful
-from gapless.errors import LocalProtocolError
+from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Place
-from gapless.wire.frames import Membership as MembershipFrame, Suspect
+from gapless.wire.codec import decode
+from gapless.wire.frames import Membership as MembershipFrame, State as StateFrame, Suspect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Datagram
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
+_NOT_STREAMS = _MEMBERSHIP | frozenset(get_args(StateFrame))
 
 
 class Participant(Stateful):
@@ -66,6 +68,7 @@ class Participant(Stateful):
         self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
         self._context.spoke = {}
         self._ended = False
+        self._ungreeted: list[Address] = []
 
     @property
     def phase(self) -> str:
@@ -169,6 +172,43 @@ class Participant(Stateful):
             self.membership.on_frame(sender, frame, context)  # type: ignore[arg-type]
         return self._finish(())
 
+    def receive_all(self, datagrams: Iterable[bytes], now_ns: int) -> list[Ready]:
+        """Take in datagrams that have come together, as ``receive`` would one by one, with fewer answers.
+
+        Those that speak of members' streams, and of nothing else, share what every input ends with.
+        """
+        answers: list[Ready] = []
+        touched: dict[tuple[Address, int], Inbound] = {}
+        context = self._begin(now_ns)
+        for datagram in datagrams:
+            try:
+                said = decode(datagram)
+            except RemoteProtocolError as error:
+                context.drop(error.reason)
+                continue
+            stream = self._stream_of(said)
+            if stream is not None:
+                self.liveness.heard(said.sender, now_ns)
+                for moved in self._take_in(said, stream, context):
+                    touched[moved.key] = moved
+                continue
+            for moved in touched.values():
+                self._settle(moved, context)
+            touched = {}
+            answers.append(self.hear(said, now_ns))
+        answers.append(self._finish(touched.values()))
+        return answers
+
+    def _stream_of(self, said: Datagram) -> Inbound | None:
+        """Return the stream of the member that ``said`` this, if it is about streams only, and for this member."""
+        if said.group != self.group or self.phase in {NEW, OVER}:
+            return None
+        if said.addressee is not None and said.addressee != self.me.incarnation:
+            return None
+        if any(type(frame) in _NOT_STREAMS for frame in said.frames):
+            return None
+        return self.inbound.get(said.sender)
+
     def _correct(self, said: Datagram, context: Context) -> None:
         """Tell one that is not in this view, and sends as if it were, how things stand; one of us is enough."""
         if self.view is not None and (said.addressee is not None or self.membership.acts):
@@ -192,6 +232,13 @@ class Participant(Stateful):
         new = [place for place in roster.places if place.address not in here]
         return {place.address: last[place.name] for place in new if place.name in last}
 
+    def _greet(self, joined: Iterable[Address], context: Context) -> None:
+        """Tell others the start of the own stream when they have this member in their view: not before its welcome."""
+        if self.membership.welcome:
+            super()._greet(joined, context)
+        else:
+            self._ungreeted += joined
+
     def _replay(self, context: Context) -> Iterable[Inbound]:
         touched = super()._replay(context)
         self.membership.installed(context)
@@ -214,6 +261,9 @@ class Participant(Stateful):
         membership, context = self.membership, self._context
         if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
+        if self._ungreeted and membership.welcome:
+            ungreeted, self._ungreeted = self._ungreeted, []
+            super()._greet([member for member in ungreeted if member in self.inbound], context)
         if membership.phase == OVER and not self._ended:
             self._end_streams(context)
         arm = self._timers.arm

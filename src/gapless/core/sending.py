@@ -43,6 +43,7 @@ class Waiting:
         "last",
         "messages",
         "offset",
+        "since_ns",
         "taken",
         "ticket",
     )
@@ -57,6 +58,7 @@ class Waiting:
         self.offset = 0
         self.first = self.last = 0
         self.blocked = False
+        self.since_ns = 0
         self.given_up = False
 
     @property

@@ -24,10 +24,11 @@ from gapless.core.unicast import Connections
 from gapless.errors import LocalProtocolError
 from gapless.identity import U64_MAX
 from gapless.modes import Mode
-from gapless.run import NOT_BACK, PIECE
+from gapless.run import LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
     from gapless.config import Config
@@ -185,6 +186,27 @@ class Streams:
 
     def _inbounds(self) -> list[Inbound]:
         return [*self.inbound.values(), *self.connections.inbounds()]
+
+    def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
+        if self.view is None:
+            raise LocalProtocolError("not a member yet: install a view before sending")
+        if to is not None and to not in self.view.members:
+            raise LocalProtocolError(f"{to} is not a member of view {self.view.id.number}: send to one that is")
+        if not payloads:
+            raise LocalProtocolError("nothing to send: give at least one message")
+        if isinstance(payloads, bytes | bytearray | memoryview | str):
+            raise LocalProtocolError("one message is not a list of messages: put it into a list")
+        if set(map(type, payloads)) != {bytes}:
+            wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
+            raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
+        largest_bytes = max(map(len, payloads))
+        limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
+        if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
+            overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+            limit_bytes = min(limit_bytes, self.config.max_frame_bytes - overhead_bytes, MAX_PART_BYTES)
+            knob = f"what one frame takes of an {mode} message"
+        if largest_bytes > limit_bytes:
+            raise LocalProtocolError(f"a message of {largest_bytes} bytes is over {knob} ({limit_bytes})")
 
     # What every input ends with
 

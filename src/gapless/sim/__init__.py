@@ -2,20 +2,23 @@
 
 For tests of your own: :class:`Group` tells a story, :func:`simulate` runs one seed of the swarm and :func:`sweep` many,
 :class:`World` plays a :class:`Script`. :data:`CHECKS` are the invariants that look at every step, :data:`MUST_HAPPEN`
-the situations that a sweep must have seen.
+the situations that a sweep must have seen, :data:`MUST_GATHER` those of groups that make their own views.
 """
 
 from gapless.sim.checkers import CHECKS
+from gapless.sim.gathering import draw_membership
 from gapless.sim.group import Group, Node
 from gapless.sim.judge import Check, Judge, Violation
 from gapless.sim.observations import MUST_HAPPEN
 from gapless.sim.run import Outcome, Sweep, simulate, sweep
 from gapless.sim.script import Script
+from gapless.sim.sightings import MUST_GATHER
 from gapless.sim.swarm import Plan, draw
 from gapless.sim.world import World
 
 __all__ = [
     "CHECKS",
+    "MUST_GATHER",
     "MUST_HAPPEN",
     "Check",
     "Group",
@@ -28,6 +31,7 @@ __all__ = [
     "Violation",
     "World",
     "draw",
+    "draw_membership",
     "simulate",
     "sweep",
 ]

@@ -51,6 +51,8 @@ class S19(Check):
         """Look at the first question of one that leaves."""
         if not isinstance(frame, Leave) or frame.origin in self._asked or frame.origin != life.address:
             return
+        if not self.judge.membership:
+            return  # where views are told nobody asks
         self._asked.add(frame.origin)
         if life.leaving_ns is None:
             self.fail(f"{life.name} leaves, but nobody asked it to")
@@ -76,8 +78,8 @@ class S20(Check):
     name = "S20"
 
     def event(self, life: Life, event: Event) -> None:
-        """Look for suspicion and expulsion without a reason."""
-        if isinstance(event, Suspected) and self.judge.calm:
+        """Look for suspicion and expulsion without a reason; who is about to leave may be left behind in silence."""
+        if isinstance(event, Suspected) and self.judge.calm and life.leaving_ns is None:
             suspect = self.model.lives.get(event.member)
             if suspect is not None and suspect.alive:
                 self.fail(f"{life.name} suspects {suspect.name}, which lives, and nothing is wrong")
@@ -139,7 +141,6 @@ class Beats(Check):
     """S16 for a group that makes its own views: at rest signs of life and beacons go out, as many as must, no more."""
 
     name = "S16"
-    only_at_rest = True
 
     def __init__(self, judge: Judge) -> None:
         super().__init__(judge)
@@ -147,7 +148,9 @@ class Beats(Check):
         self.beacons = 0
 
     def about_out(self, life: Life, to: Address | None, frame: Frame) -> None:
-        """Count what may be said, and report what may not."""
+        """Count what may be said at rest, and report what may not."""
+        if not self.judge.resting or not self.judge.membership:
+            return
         if isinstance(frame, Alive):
             self.alive += 1
         elif isinstance(frame, Beacon):

@@ -85,11 +85,21 @@ class S2(Check):
 
     name = "S2"
 
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(judge)
+        self._last: dict[tuple[Address, Address, int], int] = {}
+
     def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
-        """Compare with what is due next."""
+        """Compare with what is due next, or was handed out last: what waited for a state may follow a new start."""
         due = life.own_next if delivery.origin == life.address else heard.next if heard is not None else 0
-        if delivery.first < due and (heard is None or heard.open):
+        key = life.address, delivery.origin, delivery.epoch
+        if not life.covered and not life.past:
+            again = delivery.first < due and (heard is None or heard.open)
+        else:
+            again = delivery.first <= self._last.get(key, 0)
+        if again:
             self.fail(f"{life.name} delivers {delivery.first} of {delivery.origin} again, {due} is next")
+        self._last[key] = max(self._last.get(key, 0), delivery.last)
 
 
 class S3(Check):

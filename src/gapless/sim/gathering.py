@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gapless.config import UNICASTS
 from gapless.sim.family import rare_branches, spread, with_profile
-from gapless.sim.faults import Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
+from gapless.sim.faults import NEVER_NS, Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
 from gapless.sim.naming import node_name
 from gapless.sim.script import (
     HEAL,
@@ -110,12 +110,29 @@ def draw_membership(
     work = _work(split(seed, "gathering work"), names, messages, story, pace)
     script.actions += spread(seed, work, names, profile, "swarm" if character == "swarm" else "calm")
     _machines(seed, on, names, script)
-    script.actions.sort(key=lambda action: action.at_ns)
+    script.actions = _of_the_started(script.actions)
     faults = _faults(seed, on, story)
     late = _late(split(seed, "gathering late"), on, pace)
     whole = config or with_profile(seed, pace, profile)
     whole = replace(whole, xmit_from_random_member=False) if profile == "nakack" else whole
     return Plan(seed, character, profile, whole, script, faults, late, on)
+
+
+def _of_the_started(actions: list[Action]) -> list[Action]:
+    """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
+    actions = sorted(actions, key=lambda action: action.at_ns)
+    first_ns: dict[str, int] = {}
+    for action in actions:
+        if isinstance(action, Start):
+            first_ns.setdefault(action.who, action.at_ns)
+    left: list[Action] = []
+    for action in actions:
+        start_ns = first_ns.get(action.who, NEVER_NS)
+        if isinstance(action, Mark) or start_ns <= action.at_ns:
+            left.append(action)
+        elif isinstance(action, Read) and start_ns < NEVER_NS:
+            left.append(action._replace(at_ns=start_ns))
+    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
 
 
 def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
@@ -151,7 +168,7 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
         "pin_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
         "on_pin": rng.choice(("warn", "wait", "expel")),
         "state_timeout_ns": rng.choice((100, 300, 1000)) * NS_PER_MS,
-        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 256 << 10)),
+        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 16 << 10)),
         "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
         "loopback": True,
     }
@@ -212,7 +229,7 @@ class _Story:
         if down:
             found += [self._come]
         if down and len(self.up) > 1:
-            found += [self._change_at_once, self._giver_dies]
+            found += [self._change_at_once, self._change_at_once, self._giver_dies, self._giver_dies]
         if self.durable and len(self.up) > 1:
             found += [self._go_and_return, self._go_and_return]
         if self.character != "calm" and self.up:
@@ -298,21 +315,31 @@ class _Story:
         self._work_hard()
         self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
         self._down(name)
-        if self.character == "swarm" and self.up and self.rng.random() < 0.3:
-            self._pause(self.config.leave_timeout_ns + self.notice_ns)  # somebody does not acknowledge in time
+        if self.character == "swarm" and self.up and self.rng.random() < 0.4:
+            self._leave_unheard(name)
         if self.rng.random() < 0.3:
             self._pass(2)
             self.now_ns += self.config.leave_timeout_ns
             self._start(name, self.now_ns)
 
+    def _leave_unheard(self, name: str) -> None:
+        """Nobody answers one that leaves: it is alone, or somebody else does not acknowledge in time."""
+        length_ns = 2 * self.config.leave_timeout_ns + self.notice_ns
+        if self.rng.random() < 0.5:
+            self._pause(length_ns)
+            return
+        self._partition(Partition([name], self.now_ns, self.now_ns + length_ns))
+        self.now_ns += length_ns
+
     def _change_at_once(self) -> None:
-        """Somebody leaves while others that have joined are about to confirm their view."""
-        leaving = self.rng.choice(self.up)
+        """Some leave while others that have joined are about to confirm their view."""
+        leaving = self.rng.sample(self.up[1:] or self.up, min(2, len(self.up[1:] or self.up)))
         for name in [name for name in self.names if name not in self.up][:2]:
             self._start(name, self.now_ns)
-        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
-        self.actions.append(Leave(at_ns, leaving))
-        self._down(leaving)
+        for name in leaving:
+            at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
+            self.actions.append(Leave(at_ns, name))
+            self._down(name)
 
     def _giver_dies(self) -> None:
         """One joins and wants the state; the one that is most likely to give it dies on the way."""
@@ -321,7 +348,7 @@ class _Story:
         self._work_hard()
         self.actions.append(Start(self.now_ns, name, f"name-{name}" if name in self.named else "", True))
         self.up.append(name)
-        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(6 * self.delay_ns, 40 * self.delay_ns)
+        at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
         self.actions.append(Crash(at_ns, oldest))
         self._down(oldest)
         self._pass(1)

@@ -43,6 +43,8 @@ WATCH_NS = NS_PER_S
 _FORMING_NS = 60 * NS_PER_S
 _PATIENCE_NS = 15 * NS_PER_S
 _AHEAD = 2
+_CALM_NS = 3 * NS_PER_S
+_LOSSY_CALM_NS = 20 * NS_PER_S  # the longest of many pauses takes its time
 
 
 class Setting(NamedTuple):
@@ -137,7 +139,7 @@ class _Trial:
         assert self.sender is not None
         crowd.run(NS_PER_S)
         self.sender.pause_ns(crowd.now_ns)  # from here on the sender is at its speed
-        crowd.run(3 * NS_PER_S)
+        crowd.run(_LOSSY_CALM_NS if setting.loss_percent else _CALM_NS)
         row.baseline_ns = self.sender.pause_ns(crowd.now_ns)
         for number in range(setting.joins):
             self._join(setting.members + 1 + number)

@@ -159,6 +159,10 @@ class Judge(Learner):
         self._called_later: list[Data] = []
         self._too_late = 0
         self.checks = [check(self) for check in checks]
+        self._gather_hooks()
+
+    def _gather_hooks(self) -> None:
+        """Find out once which check wants to be called for what."""
         self._refused = self._hooks("refused")
         self._incoming: Hooks = {
             Data: (*self._hooks("data_in"), self._learn_data),
@@ -179,6 +183,10 @@ class Judge(Learner):
         self._moved = self._hooks("moved")
         self._own_moved = self._hooks("own_moved")
         self._timed = self._hooks("timed")
+        self._find_other_hooks()
+
+    def _find_other_hooks(self) -> None:
+        """Find what is called beside the steps, and about the group."""
         self._view = self._hooks("view")
         self._close = self._hooks("close")
         self._sampled = self._hooks("sampled")
@@ -304,7 +312,9 @@ class Judge(Learner):
         if former is None:
             life.heard[origin] = Heard(stream, start)
         else:
-            life.heard[origin] = Heard(stream, start, former.end())
+            life.heard[origin] = Heard(stream, start, former.delivered if life.transferring else former.end())
+            if life.transferring:
+                life.heard[origin].owe(former.next, former.delivered)
             life.heard[origin].forgiven = max(stream.marks.low, life.taken[origin, 0])
         life.heard[origin].cover(life.covered.get((origin, 0), 0))
         if marks is not None:

@@ -12,8 +12,9 @@ All actions of a script are meant for the node, whatever life it has; what has t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gapless.core.participant import Participant
 from gapless.core.rare import never
 from gapless.core.ready import Expelled, Left, StateReceived, StateWanted
 from gapless.identity import group_id
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 
     from gapless.core.rare import Rarely
     from gapless.core.ready import Ready
+    from gapless.identity import Roster
     from gapless.sim.script import Leave
 
 GROUP = group_id("gapless.sim")
 """The group that every simulated member belongs to."""
 
 _RARELY = 0.25
-_STATE_SIZES_BYTES = (0, 1500, 6000, 20_000)
+_STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
 
 
 class Lives(Stage):
@@ -91,8 +93,7 @@ class Lives(Stage):
         life = host.life = self.judge.begin(host.address, host.life_name, participant)
         life.durable, life.transferring = bool(host.durable), host.wants_state
         self.observer.started(life)
-        options: dict[str, Any] = {"state": True} if host.wants_state else {}
-        self._call(host, "join", participant.join, **options)
+        self._call(host, "join", participant.join, state=host.wants_state)
 
     def _rarely(self, who: str) -> Rarely:
         """Return the switch of the rare branches of one life: those that are on fire one time in four."""
@@ -119,10 +120,9 @@ class Lives(Stage):
     # Views
 
     def _tick(self, host: Host) -> None:
-        member: Any = host.member
-        pending = member.pending if self.script.membership else None
+        pending = _participant(host).pending if self.script.membership else None
         if pending is None:
-            self._call(host, "tick", member.tick)
+            super()._tick(host)
             return
         life = host.life
         assert life is not None
@@ -132,7 +132,7 @@ class Lives(Stage):
         if any(address not in self.judge.model.lives for address in pending.view.members):
             self._crash(host, Crash(self.now_ns, host.life_name))  # S15 has said why; nothing can be judged any more
             return
-        self._call(host, "install", member.tick)
+        self._call(host, "install", _participant(host).tick)
         self._look_for_group()
         if host.life is life and host.member is not None:
             self._act_postponed(host)
@@ -161,8 +161,8 @@ class Lives(Stage):
 
     def _is_confirmed(self) -> bool:
         """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
-        participants: list[Any] = [host.member for host in self._alive()]
-        if any(one.liveness.dead or one.liveness._asked for one in participants):
+        signs = [_participant(host).liveness for host in self._alive()]
+        if any(liveness.dead or liveness._asked for liveness in signs):
             return False
         for life in (host.life for host in self._alive()):
             view = None if life is None else life.view
@@ -172,8 +172,8 @@ class Lives(Stage):
         return True
 
     @staticmethod
-    def _roster_of(host: Host) -> Any:
-        participant: Any = host.member
+    def _roster_of(host: Host) -> Roster | None:
+        participant = _participant(host)
         is_member = participant.phase == "member" and participant.pending is None and not host.paused
         return participant.roster if is_member else None
 
@@ -186,7 +186,7 @@ class Lives(Stage):
     # The end of a life, and the application's state
 
     def _leave(self, host: Host, action: Leave) -> None:  # noqa: ARG002
-        participant: Any = host.member
+        participant = _participant(host)
         assert host.life is not None
         if participant.phase != "leaving":
             host.life.leaving_ns = self.now_ns
@@ -225,13 +225,17 @@ class Lives(Stage):
 
     def _give_state(self, host: Host, event: StateWanted) -> None:
         life = host.life
-        participant: Any = host.member
         assert life is not None
         size_bytes = split(self.script.seed, f"state {host.name}").choice(_STATE_SIZES_BYTES)
         state = host.application.save(f"{host.life_name} {event.transfer}", size_bytes)
         handed = {key: last for key, (last, _, _) in host.application.handed.items()}
         self.judge.give_state(life, state, handed)
-        self._call(host, "provide", participant.provide, event.transfer, state)
+        self._call(host, "provide", _participant(host).provide, event.transfer, state)
+
+
+def _participant(host: Host) -> Participant:
+    assert isinstance(host.member, Participant), "in this world everybody makes its own views"
+    return host.member
 
 
 def pause_lengths_ns(actions: Iterable[Pause | Resume]) -> Iterator[int]:

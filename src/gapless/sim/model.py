@@ -118,6 +118,7 @@ class Heard:
         "marks",
         "next",
         "open",
+        "owed",
         "restarted",
         "skipped",
         "start",
@@ -133,6 +134,7 @@ class Heard:
         self.restarted = 0
         self.forgiven = 0
         self.covered = 0
+        self.owed: tuple[int, int] | None = None
         self.delivered = self.next = self.high = self.start
         self.next += 1
         self.announced = 0
@@ -152,6 +154,19 @@ class Heard:
         self.start = self.delivered = self.high = start
         self.next = max(start, self.covered) + 1
         self.marks = Marks(start, start, start)
+        if self.owed is not None:
+            self.owe(*self.owed)
+
+    def owe(self, due: int, taken: int) -> None:
+        """Learn that the same stream was taken up to ``taken`` before, and ``due`` is still to be handed out of that.
+
+        So it is where deliveries wait for the application's state, while their origin departs and comes back.
+        """
+        self.owed = due, taken
+        if self.open:
+            self.next = max(min(due, self.next), self.covered + 1)
+            if self.start > taken:
+                self.lost.append((taken + 1, self.start))
 
     def cover(self, upto: int) -> None:
         """Learn that the application's state has everything up to ``upto``: that is not handed out any more."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MOST_TRIES = 4000
 """Replays that one shrink may take."""
 MOST_EVENTS = 1_000_000
-"""Events that all replays of one shrink may have together."""
+"""Events that all replays of one shrink may have together; three times as many where members make their own views."""
 
 TELLING_BYTES = 8
 """The size from which on a message can say which one it is."""
@@ -294,7 +294,8 @@ class Search:
     def spent(self) -> bool:
         """Whether the budget is used up."""
         events = getattr(self._still_fails, "events", 0)
-        return self.tries >= self._most_tries or events >= MOST_EVENTS
+        most_events = 3 * MOST_EVENTS if self.script.membership else MOST_EVENTS
+        return self.tries >= self._most_tries or events >= most_events
 
     def attempt(self, candidate: Case) -> bool:
         """Make ``candidate`` the smallest case if it is smaller and still fails; return whether it is."""
@@ -499,7 +500,8 @@ def shrink_bug(bug: str, *, attempts: int = 3, progress: Callable[[int], None] |
             if progress is not None:
                 progress(tried)
             try:
-                shrunk = shrink_seed(Origin(seed, messages, profile=profile), bug=bug)
+                origin = Origin(seed, messages, profile=profile, membership=find_mutant(bug).membership)
+                shrunk = shrink_seed(origin, bug=bug)
             except NotReproducedError:
                 continue
             if shrunk is not None:

@@ -61,6 +61,13 @@ def drop_fates(search: Search) -> None:
     search.minimise(items, lambda left: _with(search, fates=dict(left)))
 
 
+def calm_down(search: Search) -> None:
+    """Take out everything that the network and the clocks do, if members make their own views: most is not needed."""
+    if search.script.membership:
+        search.change(fates={}, late_ns={}, clocks={}, rare=())
+        search.change(fates={})
+
+
 def drop_odds(search: Search) -> None:
     """Take out what bends time: late timers and clocks."""
     search.change(late_ns={}, clocks={})
@@ -506,6 +513,7 @@ def _attempt_first(search: Search, candidates: Iterable[Case]) -> bool:
 
 
 PASSES: tuple[Callable[[Search], None], ...] = (
+    calm_down,
     drop_odds,
     drop_nodes,
     simplify_views,

@@ -47,7 +47,7 @@ from gapless.sim.checkers import S14
 from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT
 from gapless.sim.letters import show_time
 from gapless.sim.naming import kind_of, life_name, stream_of
-from gapless.sim.script import Cancel, Crash, Leave, Pause, Read, Resume, Start
+from gapless.sim.script import Cancel, Crash, Fate, Leave, Pause, Read, Resume, Start
 from gapless.sim.tracing import Tracer
 from gapless.sim.world import World
 from gapless.units import NS_PER_US
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from gapless.sim.judge import Violation
     from gapless.sim.model import Life
     from gapless.sim.naming import FrameName
-    from gapless.sim.script import Action, Fate, Script
+    from gapless.sim.script import Action, Script
     from gapless.wire import Datagram, Frame
 
 MOST_ROWS = 80
@@ -208,15 +208,16 @@ class Teller(Tracer):
 
     def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:  # noqa: ARG002
         """Draw a crossing: a row for the first target of a datagram, one arrow more for each further one."""
+        fate = self.fates.get(crossing.name, Fate((), reason)) if reason else None
         if reason:
             self.struck.add(crossing.name)
             self.last_strike_ns = t_ns
-        elif crossing.label.kind in _HUM:
+        if crossing.label.kind in _HUM and crossing.name not in self.fates:
             return
         if crossing.transmit != self._transmit:
             self._transmit, self._crossings = crossing.transmit, []
             self.told.append(_Row(t_ns, (), []))
-        self._crossings.append((crossing, self.fates[crossing.name] if reason else None))
+        self._crossings.append((crossing, fate))
         self.told[-1] = self._drawn(t_ns)
 
     def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:  # noqa: ARG002
@@ -255,7 +256,7 @@ class Teller(Tracer):
 
 
 _HUM = ("ALIVE", "BEACON")
-"""What goes out all the time; it is told only where something becomes of it."""
+"""What goes out all the time; it is told only where the script gives it a fate."""
 
 
 def _say_copies(target: str, fate: Fate) -> str:

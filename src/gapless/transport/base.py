@@ -33,6 +33,8 @@ NETWORK_FRAME_BYTES = 1400
 """The largest frame on a network, where a lost part would cost the whole of it; less if the network takes less."""
 RECEIVE_BUFFER_BYTES = 4 << 20
 """What a transport asks the kernel for; what it is granted is what the member advertises."""
+TURN_BYTES = 1 << 18
+"""So many bytes a transport gives in one go, about, so that acks are not late."""
 MOST_STRANGERS = 1024
 """Places outside the view that a book remembers; the ones noted longest ago go first."""
 QUIET_NS = 10 * NS_PER_S

@@ -17,7 +17,7 @@ from gapless.core.participant import Participant
 from gapless.core.ready import Expelled, Located, StateReceived, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
-from gapless.transport.base import log
+from gapless.transport.base import TURN_BYTES, log
 from gapless.transport.sends import Sends
 
 if TYPE_CHECKING:
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
 
-DATAGRAMS_A_TURN = 64
+DATAGRAMS_A_TURN = 128
 """So many datagrams are read, about, before what they lead to is sent."""
 
 TICKS_A_TURN = 16
 """So many times the clock is told at most before the network has its turn again."""
+
+BEHIND_NS = 20_000_000
+"""So long the clock waits for datagrams that have come and are not read yet."""
 
 
 class Call(NamedTuple):
@@ -66,6 +69,7 @@ class Seat:
         self.sends = Sends(config.max_frame_bytes // 2)
         self.calls: deque[Call] = deque()
         self.error: GaplessError | None = None
+        self.told: dict[str, int] = {}
         self.stopped = self.ended = False
         self._outbox = outbox
         self._items: list[Item] = []
@@ -74,7 +78,7 @@ class Seat:
         self._node, self._name = node, name
         self._join = dict(join)
         self._trace = trace
-        self._expelled = False
+        self._expelled = self._behind = False
         self.participant = self._new_life(time.time_ns())
         self.calls.append(Call(self._begin))
 
@@ -96,6 +100,15 @@ class Seat:
 
     def _begin(self, now_ns: int) -> Ready:
         return self.participant.join(now_ns, **self._join)
+
+    def leave(self, now_ns: int) -> Ready:
+        """Begin to leave, for good."""
+        self.rejoin = False
+        return self.participant.leave(now_ns)
+
+    def stop(self, _: int) -> None:
+        """End at once, without leaving."""
+        self.stopped = True
 
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""
@@ -131,19 +144,25 @@ class Seat:
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
 
-    def datagrams(self, now_ns: int) -> Iterator[Ready]:
+    def datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""
-        receive = self.participant.receive
-        for datagram in self.transport.receive(DATAGRAMS_A_TURN):
-            yield receive(datagram, now_ns)
+        datagrams = self.transport.receive(DATAGRAMS_A_TURN)
+        self._behind = len(datagrams) >= DATAGRAMS_A_TURN or sum(map(len, datagrams)) >= TURN_BYTES
+        return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
 
     def ticks(self, now_ns: int) -> Iterator[Ready]:
-        """Tell the machine the time for as long as something is due."""
+        """Tell the machine the time for as long as something is due.
+
+        While more datagrams wait than one turn takes, what is due waits a little too: of what the machine would ask
+        for, or announce, much has come already and is only not read yet.
+        """
+        if self._behind:
+            now_ns -= BEHIND_NS
         for _ in range(TICKS_A_TURN):
             due_ns = self.participant.deadline_ns
             if due_ns is None or due_ns > now_ns:
                 return
-            yield self.participant.tick(now_ns)
+            yield self.participant.tick(time.monotonic_ns())
 
     def refund(self, messages: int, now_ns: int) -> Ready:
         """Tell the machine how many messages the application is done with; those of a former life come first."""
@@ -169,6 +188,8 @@ class Seat:
 
     def _notice(self, events: Sequence[Event]) -> None:
         for event in events:
+            name = type(event).__name__.lower()
+            self.told[name] = self.told.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.sends.stir()
             elif isinstance(event, Expelled):

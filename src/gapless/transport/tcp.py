@@ -85,8 +85,9 @@ class TcpMesh(Streams):
         self.book = Book(self.locator, discovery or Discovery(), self._resolve)
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        for group in self.book.discovery.multicasts:
-            self.problems.add("multicast", f"{group.name} finds nobody over TCP: name seeds, a file or a directory")
+        multicasts = self.book.discovery.multicasts
+        if multicasts and len(multicasts) == len(self.book.discovery.sources):
+            self.problems.add("multicast", f"{multicasts[0].name} finds nobody over TCP: name seeds or a directory too")
 
     def _resolve(self, locator: Locator) -> Locator | None:
         if locator.family != self._listener.family:

@@ -21,7 +21,7 @@ from gapless.errors import TransportError
 from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport import sockets
-from gapless.transport.base import RECEIVE_BUFFER_BYTES, Book, Problems
+from gapless.transport.base import RECEIVE_BUFFER_BYTES, TURN_BYTES, Book, Problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -103,31 +103,36 @@ class UdpMesh:
         """Return what has come."""
         found: list[bytes] = []
         for one in self._receivers:
-            most = len(found) + limit
-            while len(found) < most and self._receive_from(one, found):
-                pass
+            most, left_bytes = len(found) + limit, TURN_BYTES
+            while len(found) < most and left_bytes > 0 and (read_bytes := self._receive_from(one, found)):
+                left_bytes -= read_bytes
         return found
 
-    def _receive_from(self, one: socket.socket, found: list[bytes]) -> bool:
-        """Add what one call brings; return whether there may be more."""
+    def _receive_from(self, one: socket.socket, found: list[bytes]) -> int:
+        """Add what one call brings; return how much that was, nothing if there is nothing."""
         try:
-            data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
+            if self.coalesces:
+                data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
+            else:
+                data, source = one.recvfrom(_BUFFER_BYTES)
+                ancillary = []
         except BlockingIOError:
-            return False
+            return 0
         except OSError as error:
             self.problems.add(f"receive.{_name(error)}", error)
-            return False
+            return 0
+        size_bytes = max(1, len(data))
         if source == self._own:
-            return True  # the network gave back what this member said to a multicast group
+            return size_bytes  # the network gave back what this member said to a multicast group
         if self._sources.get(source) != data[16:32]:
             self._see(source, data)
         for level, kind, value in ancillary:
             if level == sockets.UDP and kind == sockets.UDP_GRO:
                 (step_bytes,) = _INT.unpack_from(value)
                 found += [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
-                return True
+                return size_bytes
         found.append(data)
-        return True
+        return size_bytes
 
     def _see(self, source: Any, datagram: bytes) -> None:
         if len(datagram) < _SENDER.size:

@@ -1,0 +1,50 @@
+"""A work queue without a broker: each job goes to one worker, and to another one if that worker leaves.
+
+A job is a request to one member. If the worker leaves before it has answered, the request says so, and the job is given
+to the next. Whether the worker had done it is not known: let a job be such that doing it twice does no harm.
+"""
+
+import asyncio
+import os
+import random
+
+import gapless
+from gapless.errors import DepartedError
+
+GROUP = f"work-{os.getpid()}"
+
+
+async def worker(most: int) -> None:
+    """Square numbers; go home in the middle of the job after ``most`` others."""
+    async with gapless.join(GROUP, listen=False) as group:
+        async for request in group.requests():
+            if most == 0:
+                break
+            most -= 1
+            await request.reply(b"%d" % int(request.payload) ** 2)
+
+
+async def give(group: gapless.Group, job: int) -> int:
+    """Let a worker do a job."""
+    while True:
+        assert group.view is not None
+        chosen = random.choice([member for member in group.view.members if member != group.me])
+        try:
+            return int(await group.request(b"%d" % job, to=chosen))
+        except DepartedError:
+            print(f"a worker has gone home, job {job} goes to another")
+
+
+async def main() -> None:
+    workers = [asyncio.create_task(worker(most)) for most in (5, 1000, 1000)]
+    async with gapless.join(GROUP) as group:
+        await group.wait_for_members(4)
+        squares = await asyncio.gather(*(give(group, job) for job in range(60)))
+        assert squares == [job**2 for job in range(60)]
+        print(f"{len(squares)} jobs are done, the sum of the squares is {sum(squares)}")
+    for task in workers:
+        task.cancel()
+    await asyncio.wait(workers)
+
+
+asyncio.run(main())

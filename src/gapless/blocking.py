@@ -1,0 +1,243 @@
+"""The group for threads: ``with gapless.blocking.join("orders") as group:``. The same names as in channel.py.
+
+A face of one handle, like channel.py: what is done stands in face/, here is only how a thread waits. Any thread may use
+a group; of several that read, each message goes to one.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+
+from gapless.errors import DepartedError, GaplessError
+from gapless.face.base import Face, Question, Receipt
+from gapless.face.core import HURRY_S, Steps, Wait
+from gapless.face.joining import JoinOptions
+from gapless.face.message import Batch, Message
+from gapless.face.timing import Time, deadline, duration_ns
+from gapless.modes import Mode
+from gapless.transport.base import log
+from gapless.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
+
+    from gapless.face.core import Core, Payload, To
+    from gapless.face.inbox import Told
+    from gapless.face.insight import Explanation, Health
+    from gapless.face.requests import Asked
+    from gapless.metrics import Look
+
+_T = TypeVar("_T")
+
+
+def run(steps: Steps[_T]) -> _T:
+    """Carry out steps, blocking at each."""
+    try:
+        wait = next(steps)
+        while True:
+            try:
+                result = _until(wait)
+            except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(result)
+    except StopIteration as done:
+        return cast("_T", done.value)
+
+
+def _until(wait: Wait) -> Any:
+    return wait.future.result(wait.left_s())
+
+
+class Sent(Receipt):
+    """What was sent."""
+
+    def delivered(self, timeout: Time | None = None) -> None:
+        """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
+
+        Raises UndeliveredError if that can never be, and TimedOutError after ``timeout``.
+        """
+        run(self._delivered(timeout))
+
+
+class Request(Question):
+    """What another member asks: answer it with ``reply``, or say with ``fail`` why not."""
+
+    def reply(self, payload: Payload = b"") -> None:
+        """Answer."""
+        run(self._answer(payload))
+
+    def fail(self, error: BaseException) -> None:
+        """Let ``request`` raise a RequestError there."""
+        run(self._answer(None, error))
+
+
+class Group(Face):
+    """One member of one group; made by :func:`join`, and a member inside ``with``."""
+
+    # Coming and going
+
+    def open(self) -> Self:
+        """Come into the group; ``with`` does this."""
+        run(self._own.open(deadline(self._timeout)))
+        return self
+
+    def close(self, timeout: Time | None = None) -> None:
+        """Leave: what was accepted is brought to its end, within ``timeout`` or ``leave_timeout``; what waits ends."""
+        run(self._own.close(None if timeout is None else duration_ns(timeout) / NS_PER_S))
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(None if kind is None else HURRY_S)
+
+    # Sending
+
+    def send(
+        self,
+        payload: Payload,
+        to: To | None = None,
+        *,
+        mode: Mode | str = Mode.ORDERED,
+        timeout: Time | None = None,
+        loopback: bool | None = None,
+    ) -> Sent:
+        """Send a message to all, or to one member; wait for room, first come, first served.
+
+        When this returns the message has its number and is on its way, and will not be dropped. Timed out before that,
+        it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too.
+        """
+        return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback)
+
+    def send_many(
+        self,
+        payloads: Iterable[Payload],
+        to: To | None = None,
+        *,
+        mode: Mode | str = Mode.ORDERED,
+        timeout: Time | None = None,
+        loopback: bool | None = None,
+    ) -> Sent:
+        """Send messages in this order, which is much faster than one by one.
+
+        Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
+        """
+        sent = run(self._own.send(payloads, to, mode, timeout, loopback=loopback))
+        assert sent is not None
+        return Sent(self._own, sent)
+
+    def try_send(
+        self, payload: Payload, to: To | None = None, *, mode: Mode | str = Mode.ORDERED, loopback: bool | None = None
+    ) -> Sent | None:
+        """Send a message if there is room now; None if there is not."""
+        sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback))
+        return None if sent is None else Sent(self._own, sent)
+
+    # Receiving
+
+    def __iter__(self) -> Iterator[Message]:
+        own = self._own
+        while (message := own.next_at_hand() or self.receive()) is not None:
+            yield message
+
+    def receive(self, timeout: Time | None = None) -> Message | None:
+        """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
+        return cast("Message | None", run(self._own.receive(self._own.inbox.next_item, deadline(timeout))))
+
+    def batches(self) -> Iterator[Batch]:
+        """Iterate over messages many at a time: those of one sender that came together."""
+        own = self._own
+        while (found := run(own.receive(own.inbox.next_batch))) is not None:
+            yield cast("Batch", found)
+
+    def events(self) -> Iterator[Message | Told]:
+        """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
+        own = self._own
+        while (found := run(own.receive(own.inbox.next_item, all_events=True))) is not None:
+            yield found
+
+    def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
+        """Wait until the view has at least ``count`` members, this one included."""
+        run(self._own.gather(count, deadline(timeout)))
+
+    # Requests
+
+    def request(self, payload: Payload, to: To, *, timeout: Time | None = 30.0) -> bytes:
+        """Ask a member, and return its answer.
+
+        Raises DepartedError if it leaves before it has answered, RequestError if it could not do what was asked, and
+        TimedOutError after ``timeout``.
+        """
+        return run(self._own.request(payload, to, timeout))
+
+    def requests(self) -> Iterator[Request]:
+        """Iterate over what others ask this member."""
+        return _requests(self._own)
+
+    def on_request(self, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """Answer requests, one after the other, in a thread: with what ``handler`` returns; what it raises is told."""
+        threading.Thread(target=_serve, args=(self._own, handler), name="gapless requests", daemon=True).start()
+        return handler
+
+    # Everything else
+
+    def expel(self, member: To) -> None:
+        """Ask for a view without ``member``, though it lives; it comes back as a new one, unless it may not.
+
+        Half of a group cannot be expelled, nor its coordinator, the first member of the view.
+        """
+        run(self._own.expel(member))
+
+    def explain(self) -> Explanation:
+        """Return who holds the window, since when, and what is missing from whom; made to be printed."""
+        return run(self._own.explain())
+
+    def health(self) -> Health:
+        """Return whether things go as they should, and what does not."""
+        return run(self._own.health())
+
+    def stats(self) -> dict[str, int]:
+        """Return every figure of this member by its name: what it has counted, and how full its windows are."""
+        return run(self._own.stats())
+
+    def look(self, of: To | None = None, *, timeout: Time | None = 30.0) -> Look:
+        """Return how this member stands, or another one, whatever its application does (docs/metrics.md)."""
+        return run(self._own.look(of, timeout))
+
+
+def _requests(core: Core) -> Iterator[Request]:
+    while (found := run(core.receive(core.inbox.next_request))) is not None:
+        yield Request(core, cast("Asked", found))
+
+
+def _serve(core: Core, handler: Callable[[Request], Any]) -> None:
+    """Let a handler work on requests; it does not keep the group from being closed."""
+    try:
+        for request in _requests(core):
+            _handle(request, handler)
+    except GaplessError as error:
+        log.debug("no more requests: %s", error)
+
+
+def _handle(request: Request, handler: Callable[[Request], Any]) -> None:
+    try:
+        result = handler(request)
+        if not request.answered:
+            request.reply(result)
+    except DepartedError:
+        log.debug("%s has left before its request was answered", request.sender)
+    except Exception as error:  # noqa: BLE001 - a handler may do anything, and others wait for answers too
+        log.warning("a request of %s failed", request.sender, exc_info=error)
+        if not request.answered:
+            request.fail(error)
+
+
+def join(group: str, **options: Unpack[JoinOptions]) -> Group:
+    """Return a member of ``group``, to be used as ``with gapless.blocking.join("orders") as group:``.
+
+    The options are those of :func:`gapless.join`.
+    """
+    return Group(group, **options)

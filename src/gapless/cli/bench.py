@@ -1,0 +1,139 @@
+"""``gapless bench``: what a group of real processes on this machine does in a second."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gapless.cli.joining import seconds as duration
+from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from gapless.bench.cells import Figure, Plan, RoundTrips, Skipped
+
+
+@click.command()
+@click.option("--members", default=3, show_default=True, metavar="N", type=int, help="Processes of the group.")
+@click.option("--senders", metavar="N", type=int, help="Members that send; all by default.")
+@click.option("--size", default="100,1000,10000", show_default=True, metavar="BYTES,…", help="Sizes of a message.")
+@click.option("--transport", default="udp", show_default=True, metavar="NAME,…", help="Transports, such as udp,tcp.")
+@click.option("--loss", default="0", show_default=True, metavar="SHARE,…", help="Share of datagrams to lose.")
+@click.option("--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"]))
+@click.option("--rtt", is_flag=True, help="Measure requests and their answers instead.")
+@click.option("--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement.")
+@knob_options
+@json_option
+def bench(
+    *,
+    members: int,
+    senders: int | None,
+    size: str,
+    transport: str,
+    loss: str,
+    mode: str,
+    rtt: bool,
+    seconds: float,
+    profile: str | None,
+    config_file: Path | None,
+    properties: str | None,
+    as_json: bool,
+) -> int:
+    """Measure groups of real processes on this machine, one after the other, for every size, transport and loss.
+
+    Members send as fast as they are let. Every message carries a number, and every receiver checks all of them: lost,
+    duplicated and out_of_order have to be 0, else the exit code is 1. Speed is that of the slowest receiver.
+    """
+    from gapless.bench.cells import Plan, Skipped, conditions, measure
+
+    plan = Plan(
+        members=members,
+        senders=members if senders is None else senders,
+        sizes_bytes=_numbers("--size", size, int),
+        transports=tuple(filter(None, map(str.strip, transport.split(",")))),
+        losses=_numbers("--loss", loss, float),
+        seconds=seconds,
+        unicast=mode == "unicast",
+        rtt=rtt,
+        knobs=_knobs(profile, config_file, properties),
+    )
+    about = conditions(plan)
+    found: list[Figure | RoundTrips | Skipped] = []
+    with progress_bar("measure", len(plan.cells), quiet=as_json or not sys.stderr.isatty()) as progress:
+        for figure in measure(plan):
+            found.append(figure)
+            progress(len(found))
+    skipped = [figure for figure in found if isinstance(figure, Skipped)]
+    made = [figure for figure in found if not isinstance(figure, Skipped)]
+    if as_json:
+        rows, left_out = [figure._asdict() for figure in made], [figure._asdict() for figure in skipped]
+        print_json({"conditions": about, "figures": rows, "skipped": left_out})
+    else:
+        _show(plan, about, made, skipped)
+    return 0 if all(getattr(figure, "is_sound", True) for figure in made) else 1
+
+
+def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{option} {text}: expected numbers with commas between them") from None
+
+
+def _knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
+    """Return the knobs that differ from what they are by default."""
+    from gapless.config import Config
+
+    usual = Config().as_dict()
+    return {
+        key: value
+        for key, value in read_config(profile, config_file, properties).as_dict().items()
+        if value != usual[key]
+    }
+
+
+def _show(plan: Plan, about: dict[str, object], made: list[Any], skipped: list[Skipped]) -> None:
+    screen = console()
+    screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
+    if made:
+        screen.print(_round_trips(made) if plan.rtt else _throughput(made))
+    for (transport, reason), count in Counter((figure.transport, figure.reason) for figure in skipped).items():
+        screen.print(f"skipped {count} of {transport}: {reason}", style="yellow")
+
+
+def _throughput(made: list[Figure]) -> Table:
+    columns = ("transport", "bytes", "loss", "messages/s", "MB/s", "CPU s/M", "repairs", "in order")
+    rows = [
+        (
+            figure.transport,
+            figure.size_bytes,
+            f"{figure.loss:.1%}",
+            figure.messages_per_s,
+            figure.mb_per_s,
+            figure.cpu_s_per_million,
+            figure.repairs,
+            _verdict(figure),
+        )
+        for figure in made
+    ]
+    return make_table("The slowest receiver; CPU seconds for a million deliveries", columns, rows)
+
+
+def _verdict(figure: Figure) -> str:
+    if figure.is_sound:
+        return "yes"
+    return f"{figure.lost} lost, {figure.duplicated} duplicated, {figure.out_of_order} out of order"
+
+
+def _round_trips(made: list[RoundTrips]) -> Table:
+    columns = ("transport", "bytes", "loss", "requests", "p50 µs", "p99 µs", "p99.9 µs")
+    rows = [(f.transport, f.size_bytes, f"{f.loss:.1%}", f.requests, f.p50_us, f.p99_us, f.p99_9_us) for f in made]
+    return make_table("Request and answer", columns, rows)

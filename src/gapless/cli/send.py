@@ -1,0 +1,176 @@
+"""``gapless send``: lines of standard input, or a file, as messages to a group."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+
+from gapless.cli.joining import group_options, joined, note, seconds
+from gapless.cli.output import json_option, print_json
+from gapless.errors import ConfigError, TimedOutError
+from gapless.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gapless.blocking import Group, Sent
+
+BATCH_BYTES = 240_000
+"""So many bytes of messages are given to the group at once, if they are there."""
+CHUNK = "60000"
+"""What a message holds of a file."""
+
+
+class Summary(NamedTuple):
+    """What was sent."""
+
+    messages: int
+    size_bytes: int
+    members: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.size_bytes / 1e6 / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.messages:,} messages, {self.size_bytes:,} bytes in {self.seconds:.2f} s ({rate:.1f} MB/s),"
+            f" delivered by {self.members - 1} other member{'' if self.members == 2 else 's'}"
+        )
+
+
+@click.command()
+@click.argument("group")
+@click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--lines", is_flag=True, help="Each line of FILE is a message.")
+@click.option("--chunk", metavar="SIZE", help=f"Bytes of FILE in each message; {CHUNK} by default.")
+@click.option("--to", metavar="NAME", help="Only to the member with this durable name.")
+@click.option(
+    "--members", type=click.IntRange(min=1), default=2, show_default=True, help="Wait for a view of so many members."
+)
+@click.option("--timeout", "timeout_s", type=seconds, metavar="TIME", help="How long to wait for members and for room.")
+@group_options
+@json_option
+def send(
+    group: str,
+    file: Path | None,
+    lines: bool,
+    chunk: str | None,
+    to: str | None,
+    members: int,
+    timeout_s: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Send lines of standard input, or FILE, to GROUP, and leave when every member has delivered them.
+
+    Without FILE each line is a message. FILE is sent in messages of --chunk bytes, so that `gapless listen --raw`
+    writes it again; with --lines each line of it is a message.
+    """
+    if lines and chunk is not None:
+        raise ConfigError("--lines and --chunk both say what a message is; give one of them")
+    chunk_bytes = 0 if lines or (file is None and chunk is None) else parse_size(chunk or CHUNK)
+    if chunk is not None and chunk_bytes < 1:
+        raise ConfigError(f"--chunk {chunk}: a message of a file holds one byte or more")
+    with _source(file) as (source, size_bytes), joined(group, options, listen=False) as member:
+        _wait_for(member, members, timeout_s, quiet=as_json)
+        start_s = time.monotonic()
+        with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
+            sent, sent_bytes = _send_all(
+                member, _messages(source, chunk_bytes), to, timeout_s, progress, ahead=size_bytes is not None
+            )
+        view = member.view
+        summary = Summary(sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s)
+    if as_json:
+        print_json(summary._asdict())
+    else:
+        note(str(summary))
+
+
+@contextmanager
+def _source(file: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
+    """Open what is to be sent before anything else: a file that is not there is found out at once."""
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer, None
+        return
+    if file.is_dir():
+        raise ConfigError(f"{file} is a directory; name a file")
+    with file.open("rb") as opened:
+        yield opened, file.stat().st_size
+
+
+def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
+    """Return messages, as many at a time as are there: what a pipe or a terminal has goes out at once."""
+    rest = b""
+    number = source.fileno()
+    while block := os.read(number, max(chunk_bytes, BATCH_BYTES // (chunk_bytes or 1) * (chunk_bytes or 1))):
+        block = rest + block
+        if chunk_bytes:
+            whole = len(block) // chunk_bytes * chunk_bytes
+            found = [block[start : start + chunk_bytes] for start in range(0, whole, chunk_bytes)]
+            rest = block[whole:]
+        else:
+            *ended, rest = block.split(b"\n")
+            found = [line.removesuffix(b"\r") for line in ended]
+        if found:
+            yield found
+    if rest:
+        yield [rest]
+
+
+def _wait_for(group: Group, members: int, timeout_s: float | None, *, quiet: bool) -> None:
+    """Wait for a view of so many members."""
+    try:
+        if not quiet and (group.view is None or len(group.view.members) < members):
+            note(f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}")
+        group.wait_for_members(members, timeout_s)
+    except TimedOutError as error:
+        here = 0 if group.view is None else len(group.view.members)
+        raise TimedOutError(f"{error}: start the others, or say --members {here}") from None
+
+
+def _send_all(
+    group: Group,
+    batches: Iterator[list[bytes]],
+    to: str | None,
+    timeout_s: float | None,
+    progress: Callable[[int], None],
+    *,
+    ahead: bool,
+) -> tuple[int, int]:
+    """Send everything; return how many messages and bytes when all members have delivered the last of them.
+
+    Order makes the last message speak for all before it, so it alone is acknowledged, if a look ``ahead`` that tells
+    which one it is costs no time.
+    """
+    sent = sent_bytes = 0
+    receipt: Sent | None = None
+    batch = next(batches, None)
+    while batch is not None:
+        after = next(batches, None) if ahead else None
+        mode = "acknowledged" if after is None else "ordered"
+        receipt = group.send_many(batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False)
+        sent += len(batch)
+        sent_bytes += sum(map(len, batch))
+        progress(sent_bytes)
+        batch = after if ahead else next(batches, None)
+    if receipt is not None:
+        receipt.delivered(timeout_s)
+    return sent, sent_bytes
+
+
+@contextmanager
+def _progress(label: str, size_bytes: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    if quiet:
+        yield lambda _done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=size_bytes)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,136 @@
+"""What both faces show in the same way, because nothing of it waits."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Unpack
+
+from gapless.errors import ConfigError, LocalProtocolError
+from gapless.face.core import Core
+from gapless.face.joining import JoinOptions, Options, State
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.face.core import Payload, Steps
+    from gapless.face.requests import Asked
+    from gapless.face.timing import Time
+    from gapless.identity import Address, View
+    from gapless.transport.sends import Sent as Sending
+
+
+class Face:
+    """One member of one group."""
+
+    def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
+        self._core: Core | None = None
+        known = JoinOptions.__annotations__
+        if unknown := sorted(set(options) - set(known)):
+            raise ConfigError(f"join has no option {', '.join(unknown)}; expected {', '.join(sorted(known))}")
+        chosen: dict[str, Any] = {"group": group, **options}
+        self._timeout: Time | None = chosen.pop("timeout", None)
+        if (hooks := chosen.pop("state", None)) is not None:
+            chosen["state"] = State(hooks)
+        self._core = Core(Options(**chosen))
+
+    @property
+    def _own(self) -> Core:
+        assert self._core is not None
+        return self._core
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._own.options.group
+
+    @property
+    def view(self) -> View | None:
+        """The present view; its ``members`` are addresses, oldest first. None before the first one."""
+        return self._own.inbox.view
+
+    @property
+    def me(self) -> Address | None:
+        """The address of this member; another one after it was expelled. None before the first view."""
+        return self._own.inbox.me
+
+    @property
+    def names(self) -> dict[Address, str]:
+        """The durable names of those that have one."""
+        return dict(self._own.inbox.names)
+
+    @property
+    def config(self) -> Config:
+        """Every knob, as it is in force."""
+        return self._own.handle.config
+
+    @property
+    def unread(self) -> int:
+        """How many messages have come and wait to be read."""
+        return self._own.inbox.unread
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this member has come to its end, or was never opened."""
+        return not self._own.is_open
+
+    def leave(self) -> None:
+        """Begin to leave, without waiting: what was sent is brought to its end, and reading ends after what came."""
+        self._own.leave()
+
+    def __repr__(self) -> str:
+        view = self.view
+        where = "closed" if self.is_closed else "joining" if view is None else f"view {view.id.number}"
+        return f"<{self.group}: {self.me}, {where}, {0 if view is None else len(view.members)} members>"
+
+    def __del__(self) -> None:
+        core = self._core
+        if core is not None and core.is_open and not core.closing and not sys.is_finalizing():
+            words = f"{self!r} was never closed: use it as a context manager"
+            warnings.warn(words, ResourceWarning, stacklevel=2, source=self)
+            core.abandon()
+
+
+class Receipt:
+    """What was sent: ``first .. last`` are the seqnos of the messages (0 if they have none), ``count`` how many."""
+
+    def __init__(self, core: Core, sent: Sending) -> None:
+        self._core = core
+        self._sent = sent
+        accepted: Any = sent.result()
+        self.first: int = accepted.first
+        self.last: int = accepted.last
+        self.count = len(sent.payloads)
+
+    def _delivered(self, timeout: Time | None) -> Steps[None]:
+        return self._core.delivered(self._sent, timeout)
+
+    def __repr__(self) -> str:
+        return f"<sent {self.first}..{self.last}, {self._sent.mode}>"
+
+
+class Question:
+    """What another member asks."""
+
+    def __init__(self, core: Core, asked: Asked) -> None:
+        self._core = core
+        self._asked = asked
+        self.answered = False
+
+    @property
+    def payload(self) -> bytes:
+        """What was asked."""
+        return self._asked.payload
+
+    @property
+    def sender(self) -> Address:
+        """Who asked."""
+        return self._asked.sender
+
+    def _answer(self, payload: Payload | None, error: BaseException | None = None) -> Steps[None]:
+        if self.answered:
+            raise LocalProtocolError("this request was answered before; answer each once")
+        self.answered = True
+        return self._core.answer(self._asked, payload, error)
+
+    def __repr__(self) -> str:
+        return f"<request of {self.sender}: {len(self.payload)} bytes>"

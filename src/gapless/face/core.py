@@ -1,0 +1,458 @@
+"""What a caller can do with a group, written once for both faces.
+
+Whatever may have to wait is written as steps: a generator that yields what it waits for, a :class:`Wait`, and is sent
+the result, or thrown what went wrong there (the time is over, the task was cancelled, Ctrl-C). The asyncio face awaits
+each step, the face for threads blocks at each; neither knows what the steps are about.
+
+On sending: a send that is cancelled while it waits is given up by the machine, and leaves no hole. One that waits when
+the group expels this member is sent in the next life. One that waits at the end is told that it is over.
+
+On closing: what waits is told, everything that was accepted is brought to its end, and the group is told.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gapless.core.ready import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
+from gapless.errors import (
+    ClosedError,
+    DepartedError,
+    GaplessError,
+    LocalProtocolError,
+    PayloadError,
+    TimedOutError,
+    UndeliveredError,
+)
+from gapless.face import insight, looking
+from gapless.face.inbox import Inbox, Told
+from gapless.face.message import Batch, Message
+from gapless.face.requests import ANSWER, FAILED, LOOK, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.timing import Time, deadline
+from gapless.identity import Address
+from gapless.metrics import Look
+from gapless.modes import Mode
+from gapless.run import LENGTH_BYTES
+from gapless.transport.base import log
+from gapless.units import NS_PER_S, format_duration
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gapless.core.participant import Participant
+    from gapless.core.ready import Ready
+    from gapless.face.insight import Explanation, Health
+    from gapless.face.joining import Options
+    from gapless.transport.handle import Handle
+    from gapless.transport.sends import Sent
+
+_T = TypeVar("_T")
+
+To = Address | str
+"""A member: its address, such as ``message.sender``, or its durable name."""
+Payload = bytes | bytearray | memoryview
+"""What can be sent."""
+
+HURRY_S = 1.0
+"""How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
+_LONGEST_REASON = 1000
+
+
+class Wait(NamedTuple):
+    """What a step waits for, and until when; TimeoutError is thrown at it when that time has come."""
+
+    future: Future[Any]
+    until_ns: int | None = None
+
+    def left_s(self) -> float | None:
+        """Return how much time is left."""
+        return None if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / NS_PER_S)
+
+
+Steps = Generator[Wait, Any, _T]
+"""Something that may have to wait."""
+
+
+class Core:
+    """One member of one group, as both faces see it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None)
+        self.closing = False
+        self._handle: Handle | None = None
+        self._sending: set[Sent] = set()
+        self._pid = os.getpid()
+
+    @property
+    def handle(self) -> Handle:
+        """The handle, which is there between opening and the end of this object."""
+        self._check_process()
+        if self._handle is None:
+            raise LocalProtocolError(
+                f"not in {self.options.group} yet: use join(...) as a context manager, or open() it first"
+            )
+        return self._handle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this member is on its way in, in, or on its way out, in this process."""
+        return self._handle is not None and not self._handle.is_closed and self._pid == os.getpid()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this member has a future in the group."""
+        return self.is_open and not self.closing
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that has joined."""
+        return self._pid == os.getpid()
+
+    def _check_process(self) -> None:
+        if not self.here:
+            raise ClosedError(
+                f"this member of {self.options.group} belongs to the process that forked: join again in this one"
+            )
+
+    # Opening
+
+    def open(self, until_ns: int | None) -> Steps[None]:
+        """Come into the group: there is a view, and the state, when this is done."""
+        self._check_process()
+        if self._handle is not None or self.closing:
+            raise LocalProtocolError(f"this member of {self.options.group} was opened before: join again")
+        opening = in_thread(lambda: self.options.open(self.inbox.pump))
+        try:
+            self._handle = yield Wait(opening)
+            self.inbox.attach(self._handle)
+            yield Wait(self.inbox.ready, until_ns)
+            if (received := self.inbox.take_state()) is not None:
+                self._take_state(received)
+        except BaseException as error:
+            self.closing = True
+            opening.add_done_callback(_abandon)
+            if isinstance(error, TimeoutError) and not isinstance(error, GaplessError):
+                raise TimedOutError(f"{self.options.group} could not be joined in this time") from None
+            raise
+
+    def _take_state(self, received: StateReceived) -> None:
+        assert self.options.state is not None
+        if received.provider is not None:
+            self.options.state.take(received.state)
+        elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
+            log.warning("%s: no other member has given its state; do they read their messages?", self.options.group)
+
+    def _give_state(self, wanted: StateWanted) -> None:
+        assert self.options.state is not None
+        state: bytes | None = None
+        try:
+            state = as_payload(self.options.state.get())
+        finally:
+            self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
+
+    # Sending
+
+    def send(
+        self,
+        payloads: Iterable[Payload],
+        to: To | None = None,
+        mode: Mode | str = Mode.ORDERED,
+        timeout: Time | None = None,
+        *,
+        wait: bool = True,
+        loopback: bool | None = None,
+    ) -> Steps[Sent | None]:
+        """Send messages; the result is None if they were not to wait and there was no room."""
+        address, mode = self.find(to), Mode.of(mode)
+        messages: Sequence[bytes] = [as_payload(payload) for payload in payloads]
+        if not messages:
+            raise LocalProtocolError("nothing to send: give at least one message")
+        if address is not None and mode is not Mode.UNRELIABLE:
+            messages = [wrap_plain(message) for message in messages]
+        return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
+
+    def _send(
+        self,
+        messages: Sequence[bytes],
+        to: Address | None,
+        mode: Mode,
+        until_ns: int | None,
+        *,
+        wait: bool = True,
+        loopback: bool | None = None,
+    ) -> Steps[Sent | None]:
+        start_ns = time.monotonic_ns()
+        while True:
+            timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
+            if self.closing:
+                raise self._closed()
+            sent = self.handle.send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+            self._sending.add(sent)
+            try:
+                outcome = yield Wait(sent)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the send is given up, and it goes on
+                if not sent.done():
+                    self.handle.cancel(sent)
+                if sent.cancelled() and self.closing:
+                    raise self._closed() from None
+                raise self._explained(error, to) from None
+            finally:
+                self._sending.discard(sent)
+            if isinstance(outcome, Accepted):
+                return sent
+            if not isinstance(outcome, GivenUp):
+                return None
+            if outcome.reason != "over" or outcome.accepted or not self.goes_on:
+                raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
+
+    def _explained(self, error: BaseException, to: Address | None) -> BaseException:
+        """Return the error that says what the machine meant by its refusal."""
+        if type(error) is LocalProtocolError:
+            if self.closing:
+                return self._closed()
+            if to is not None and (self.inbox.view is None or to not in self.inbox.view.members):
+                return DepartedError(str(error))
+        return error
+
+    def _given_up(self, outcome: GivenUp, count: int, to: Address | None, after_ns: int) -> GaplessError:
+        sent = f"; {outcome.accepted} of {count} messages were sent" if outcome.accepted else "; nothing was sent"
+        if outcome.reason == "timeout":
+            took = format_duration(after_ns // 1_000_000 * 1_000_000)
+            return TimedOutError(
+                f"no room to send within {took}{sent}; explain() names who holds the window", outcome.accepted
+            )
+        if outcome.reason == "departed":
+            return DepartedError(f"{to} has left{sent}")
+        return self._closed(sent)
+
+    def _closed(self, more: str = "") -> GaplessError:
+        error = None if self._handle is None else self._handle.error
+        return error or ClosedError(f"this member of {self.options.group} is closed: join again{more}")
+
+    def delivered(self, sent: Sent, timeout: Time | None) -> Steps[None]:
+        """Wait until everybody has delivered what was sent."""
+        if sent.delivered is None:
+            raise LocalProtocolError(f"nobody tells when an {sent.mode} message has arrived: send with 'acknowledged'")
+        try:
+            event = yield Wait(sent.delivered, deadline(timeout))
+        except GaplessError:
+            raise
+        except TimeoutError:
+            raise TimedOutError("not everybody has delivered it in this time; explain() names who has not") from None
+        if isinstance(event, Unacknowledged):
+            who = ", ".join(map(str, event.members))
+            raise UndeliveredError(f"it came to its end before {who} had delivered it", event.members)
+
+    def find(self, to: To | None) -> Address | None:
+        """Return the address of a member of the view."""
+        if to is None:
+            return None
+        view = self.inbox.view
+        if isinstance(to, str):
+            found = [member for member, name in self.inbox.names.items() if name == to]
+            found = [member for member in found if view is not None and member in view.members]
+            if not found:
+                raise DepartedError(f"no member of {self.options.group} has the durable name {to!r} now")
+            return max(found)
+        if not isinstance(to, Address):
+            raise LocalProtocolError(f"to={to!r}: expected an address, such as message.sender, or a durable name")
+        if view is None or to not in view.members:
+            raise DepartedError(f"{to} is not in {self.options.group} now: send to a member of group.view")
+        return to
+
+    # Receiving
+
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.next_of_run()
+
+    def receive(
+        self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False
+    ) -> Steps[_T | Told | None]:
+        """Return what ``take`` gives: the next message, or event if those are wanted; None when nothing more comes."""
+        while True:
+            self._check_process()
+            ended = self.inbox.ended
+            item = take()
+            if isinstance(item, Future):
+                if ended:
+                    if self._handle is not None and self._handle.error is not None:
+                        raise self._handle.error
+                    return None
+                try:
+                    yield Wait(item, until_ns)
+                except TimeoutError:
+                    raise TimedOutError("nothing has come in this time") from None
+            elif isinstance(item, StateWanted):
+                self._give_state(item)
+            elif isinstance(item, StateReceived):
+                self._take_state(item)
+            elif all_events or isinstance(item, (Message, Batch, Asked)):
+                return item
+            else:
+                self.inbox.note(item)  # type: ignore[arg-type]
+
+    def gather(self, count: int, until_ns: int | None) -> Steps[None]:
+        """Wait until there are at least ``count`` members."""
+
+        def are_here() -> bool:
+            return self.inbox.view is not None and len(self.inbox.view.members) >= count
+
+        while (bell := self.inbox.unless(are_here)) is not None:
+            if not self.is_open:
+                raise self._closed()
+            try:
+                yield Wait(bell, until_ns)
+            except TimeoutError:
+                here = 0 if self.inbox.view is None else len(self.inbox.view.members)
+                raise TimedOutError(f"{here} of {count} members of {self.options.group} are here") from None
+
+    # Requests
+
+    def request(self, payload: Payload, to: To, timeout: Time | None) -> Steps[bytes]:
+        """Ask a member, and return its answer."""
+        address, until_ns = self.find(to), deadline(timeout)
+        assert address is not None
+        return (yield from self._ask(REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED))
+
+    def _ask(self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode) -> Steps[bytes]:
+        number, answer = self.inbox.pending.expect(address)
+        try:
+            yield from self._send([wrap(kind, number, body)], address, mode, until_ns)
+            result: bytes = yield Wait(answer, until_ns)
+        except GaplessError:
+            raise
+        except TimeoutError:
+            raise TimedOutError(f"{address} has not answered in this time; it may still do what was asked") from None
+        finally:
+            self.inbox.pending.forget(number)
+        return result
+
+    def answer(self, asked: Asked, payload: Payload | None, error: BaseException | None = None) -> Steps[None]:
+        """Answer a request, or say why not; out of band if it fits, for one who waits may be reading nothing else."""
+        if error is not None:
+            body = f"{type(error).__name__}: {error}"[:_LONGEST_REASON].encode()
+            message = wrap(FAILED, asked.number, body)
+        else:
+            message = wrap(ANSWER, asked.number, b"" if payload is None else as_payload(payload))
+        overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+        fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
+        address = self.find(asked.sender)
+        yield from self._send([message], address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
+
+    # Everything else
+
+    def expel(self, member: To) -> Steps[None]:
+        """Ask for a view without ``member``."""
+        address = self.find(member)
+        assert address is not None
+
+        def command(machine: Participant, now_ns: int) -> Ready:
+            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+                raise LocalProtocolError(
+                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
+                    " member of the view"
+                )
+            return machine.expel(address, now_ns)
+
+        yield Wait(self.handle.call(command))
+
+    def explain(self) -> Steps[Explanation]:
+        """Look at the machine."""
+        inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
+        asking = self.handle.ask(lambda member: insight.explain(member, group, inbox.names, inbox.unread, most))
+        result: Explanation = yield Wait(asking)
+        return result
+
+    def health(self) -> Steps[Health]:
+        """Judge how things stand; also when this member is closed."""
+        handle = self.handle
+        if not handle.is_closed:
+            try:
+                explanation = yield from self.explain()
+                return insight.health(explanation, self.inbox.lives, handle.config.pin_after_ns, handle.error)
+            except ClosedError:
+                pass
+        problems = () if handle.error is None else (str(handle.error),)
+        return insight.Health("closed" if handle.error is None else "failed", 0, self.inbox.lives, problems)
+
+    def stats(self) -> Steps[dict[str, int]]:
+        """Return every counter by its name."""
+        found: Look = yield Wait(looking.ask(self.handle, self.inbox))
+        return {**found.gauges, **found.counters}
+
+    def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
+        """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        address, until_ns = self.find(of), deadline(timeout)
+        if address is None or address == self.inbox.me:
+            found: Look = yield Wait(looking.ask(self.handle, self.inbox), until_ns)
+            return found
+        return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
+
+    # Closing
+
+    def leave(self) -> None:
+        """Begin to leave: what waits is still sent, and what has come can still be read."""
+        self._check_process()
+        self.closing = True
+        self.inbox.free()
+        if self._handle is not None:
+            self._handle.leave()
+
+    def close(self, timeout_s: float | None) -> Steps[None]:
+        """Leave, and end."""
+        if not self.here:
+            return
+        self.leave()
+        handle = self._handle
+        if handle is not None:
+            for sent in tuple(self._sending):
+                handle.cancel(sent)
+            yield Wait(in_thread(lambda: handle.close(timeout_s)))
+
+    def abandon(self) -> None:
+        """Leave without waiting for it: nobody has a use for this member any more."""
+        self.closing = True
+        self.inbox.free()
+        if self._handle is not None:
+            in_thread(self._handle.close)
+
+
+def _abandon(opening: Future[Handle]) -> None:
+    """Close what nobody waits for any more."""
+    if opening.exception() is None:
+        in_thread(lambda: opening.result().close(0))
+
+
+def in_thread(function: Callable[[], _T]) -> Future[_T]:
+    """Run something that blocks in a thread of its own, which does not keep the process alive."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - it goes to whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="gapless call", daemon=True).start()
+    return future
+
+
+def as_payload(payload: object) -> bytes:
+    """Return a message as bytes; anything that is not bytes already is an error that says what to do."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    hint = "text.encode()" if isinstance(payload, str) else "json.dumps(value).encode() or another encoding"
+    raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")

@@ -1,0 +1,155 @@
+"""What a reader gets: messages, batches of them, and changes of the view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.core.ready import ONE, OUT_OF_BAND, UNRELIABLE
+from gapless.modes import Mode
+from gapless.run import ACKED, ALONE, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gapless.core.ready import Delivery
+    from gapless.identity import Address, View
+
+
+class Batch:
+    """Consecutive messages of one sender: ``for payload in batch``. ``run`` is their inner form.
+
+    ``view`` is the number of the view that they were sent in, ``names`` the durable names that are known.
+    """
+
+    __slots__ = ("delivery", "names", "view")
+
+    def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
+        self.delivery = delivery
+        self.names = names
+        self.view = delivery.content.view if isinstance(delivery.content, Run) else view
+
+    @property
+    def sender(self) -> Address:
+        """Who sent them."""
+        return self.delivery.origin
+
+    @property
+    def name(self) -> str:
+        """The durable name of the sender, empty if it has none."""
+        return self.names.get(self.delivery.origin, "")
+
+    @property
+    def first(self) -> int:
+        """The seqno of the first message; 0 if they have none."""
+        return self.delivery.first
+
+    @property
+    def last(self) -> int:
+        """The seqno of the last message."""
+        return self.delivery.last
+
+    @property
+    def run(self) -> Run | None:
+        """The run, unless this is one message that travelled in pieces."""
+        return self.delivery.content if isinstance(self.delivery.content, Run) else None
+
+    @property
+    def mode(self) -> Mode:
+        """What was promised of them."""
+        kind, run = self.delivery.kind, self.run
+        if kind == OUT_OF_BAND:
+            return Mode.OUT_OF_BAND
+        if kind == UNRELIABLE:
+            return Mode.UNRELIABLE
+        return Mode.ACKNOWLEDGED if run is not None and run.flags & ACKED else Mode.ORDERED
+
+    @property
+    def private(self) -> bool:
+        """Whether they were sent to this member alone."""
+        run = self.run
+        return self.delivery.kind == ONE or (run is not None and run.flags & ALONE != 0)
+
+    @property
+    def sent_ns(self) -> int | None:
+        """When they were sent, by a clock of the sender that only its own messages can be compared by, if known."""
+        run = self.run
+        return None if run is None else run.sent_ns
+
+    def __len__(self) -> int:
+        return self.delivery.message_count
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.delivery.messages())
+
+    def messages(self) -> Iterator[Message]:
+        """Return each message with what is known of it."""
+        return map(Message, self.delivery.messages(), range(len(self)), [self] * len(self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} messages {self.first}..{self.last} from {self.name or self.sender}>"
+
+
+class Message:
+    """One message; ``payload`` is what its sender gave to ``send``."""
+
+    __slots__ = ("_at", "_batch", "payload")
+
+    def __init__(self, payload: bytes, at: int, batch: Batch) -> None:
+        self.payload = payload
+        self._at = at
+        self._batch = batch
+
+    @property
+    def sender(self) -> Address:
+        """Who sent it; ``group.send(…, to=message.sender)`` answers."""
+        return self._batch.delivery.origin
+
+    @property
+    def name(self) -> str:
+        """The durable name of the sender, empty if it has none."""
+        return self._batch.name
+
+    @property
+    def seqno(self) -> int:
+        """Its number in the stream of its sender (of a message in pieces, that of the first); 0 if it has none."""
+        first = self._batch.delivery.first
+        return first + self._at if first else 0
+
+    @property
+    def view(self) -> int:
+        """The number of the view that it was sent in."""
+        return self._batch.view
+
+    @property
+    def mode(self) -> Mode:
+        """What was promised of it."""
+        return self._batch.mode
+
+    @property
+    def private(self) -> bool:
+        """Whether it was sent to this member alone."""
+        return self._batch.private
+
+    @property
+    def sent_ns(self) -> int | None:
+        """When it was sent, by a clock of the sender that only its own messages can be compared by, if known."""
+        return self._batch.sent_ns
+
+    def __bytes__(self) -> bytes:
+        return self.payload
+
+    def __repr__(self) -> str:
+        shown = self.payload if len(self.payload) <= 40 else self.payload[:37] + b"..."
+        return f"<message {self.seqno} from {self.name or self.sender}: {shown!r}>"
+
+
+class ViewChange(NamedTuple):
+    """From here on messages come from the members of ``view``; ``joined`` are new in it, ``left`` not in it any more.
+
+    ``me`` is the address of this member, another one after it was expelled and has joined again.
+    """
+
+    view: View
+    joined: tuple[Address, ...]
+    left: tuple[Address, ...]
+    me: Address

@@ -1,0 +1,198 @@
+"""Worlds whose members make their own views: lives that begin and end by themselves, partitions, places, states."""
+
+import pytest
+
+from gapless.config import Config
+from gapless.sim import simulate
+from gapless.sim.application import Application
+from gapless.sim.lives import pause_lengths_ns
+from gapless.sim.script import Crash, Leave, Mark, Pause, Resume, Script, Send, Start, payload
+from gapless.sim.world import World
+from gapless.units import NS_PER_MS
+
+KNOBS = {
+    "capacity": 8,
+    "xmit_interval": "100ms",
+    "heartbeat_interval": "100ms",
+    "suspect_after": "400ms",
+    "verify_timeout": "150ms",
+    "found_after": "200ms",
+    "join_interval": "50ms",
+    "join_timeout": "200ms",
+    "view_gap": "10ms",
+    "merge_interval": "300ms",
+    "leave_timeout": "1s",
+    "hold_timeout": "2s",
+}
+
+
+def world_of(*actions: tuple[object, ...], calm_ms: int = 1000, **knobs: object) -> World:
+    """Return the world of actions that are given as (kind, time in ms, node, more)."""
+    made = [kind(at_ms * NS_PER_MS, who, *rest) for kind, at_ms, who, *rest in actions]  # type: ignore[operator,misc]
+    made.sort(key=lambda action: action.at_ns)
+    script = Script(1, NS_PER_MS, calm_ms * NS_PER_MS, actions=made, membership=True)
+    return World(Config.make(**{**KNOBS, **knobs}), script, keep=True)
+
+
+def sends(who: str, first_ms: int, count: int, every_ms: int = 10) -> list[tuple[object, ...]]:
+    return [(Send, first_ms + every_ms * at, who, (payload(who, at, 20),)) for at in range(count)]
+
+
+def played(world: World) -> World:
+    world.run()
+    assert world.judge.violations == []
+    return world
+
+
+def views(world: World) -> dict[str, tuple[str, ...]]:
+    """Return the view of every node that has a life, by the names of lives."""
+    found = {}
+    for host in world.hosts.values():
+        if host.member is not None and host.member.view is not None:
+            found[host.life_name] = tuple(world._name(member) for member in host.member.view.members)
+    return found
+
+
+def test_three_find_each_other_and_talk() -> None:
+    world = played(world_of((Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5)))
+    assert set(views(world)) == {"a", "b", "c"}
+    assert len(set(views(world).values())) == 1
+    assert all(len(host.received["b"]) == 5 for host in world.hosts.values())
+
+
+def test_a_send_waits_for_the_first_view() -> None:
+    world = played(world_of((Start, 0, "a"), (Start, 0, "b"), (Send, 1, "b", (b"early",))))
+    assert world.hosts["b"].received == {"b": [b"early"]}
+
+
+def test_the_same_script_gives_the_same_run() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5), (Crash, 400, "a")]
+    assert played(world_of(*actions)).digest() == played(world_of(*actions)).digest()
+
+
+def test_the_oldest_dies_and_comes_back_at_the_same_address() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Crash, 400, "a"), (Start, 401, "a")]
+    assert set(views(played(world_of(*actions)))) == {"a'", "b", "c"}
+
+
+def test_one_that_stood_still_for_too_long_is_expelled_and_comes_back() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Pause, 500, "b"), (Resume, 2500, "b")]
+    world = played(world_of(*actions, calm_ms=2500))
+    assert set(views(world)) == {"a", "b'", "c"}
+    assert not world.judge.gentle
+
+
+def test_a_short_pause_is_no_reason_to_expel() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Pause, 500, "b"), (Resume, 800, "b")]
+    world = played(world_of(*actions))
+    assert set(views(world)) == {"a", "b", "c"}
+    assert world.judge.gentle
+    assert not world.judge.calm
+
+
+def test_who_leaves_has_said_everything() -> None:
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        *sends("a", 300, 10, 1),
+        (Leave, 310, "a"),
+        (Send, 320, "a", (b"no",)),
+    ]
+    world = played(world_of(*actions))
+    assert views(world) == {"b": ("b",)}
+    assert len(world.hosts["b"].received["a"]) == 10
+
+
+def test_a_start_waits_until_the_life_before_has_left() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Leave, 310, "b"), (Start, 310, "b")]
+    assert set(views(played(world_of(*actions)))) == {"a", "b'"}
+
+
+def test_everybody_leaves() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), (Leave, 310, "a"), (Leave, 310, "b")]
+    assert views(played(world_of(*actions))) == {}
+
+
+@pytest.mark.parametrize("kind", ["partition", "one-way"])
+def test_a_partition_ends_in_one_group(kind: str) -> None:
+    starts = [(Start, 10 * at, name) for at, name in enumerate("abcd")]
+    actions = [
+        *starts,
+        (Mark, 500, "a,b", kind),
+        (Mark, 2500, "a,b", "heal"),
+        *sends("a", 450, 30),
+        *sends("d", 450, 30),
+    ]
+    world = played(world_of(*actions, calm_ms=2500))
+    assert len(set(views(world).values())) == 1
+    assert len(views(world)) == 4
+    assert world.network.chain.struck["partition"] > 0
+
+
+def test_a_durable_member_gets_what_follows_its_last_ack() -> None:
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b", "store"),
+        *sends("a", 300, 6, 50),
+        (Crash, 420, "b"),
+        (Start, 1500, "b", "store"),
+    ]
+    world = played(world_of(*actions, calm_ms=1500, capacity=16))
+    assert len(world.hosts["b"].received["a"]) == 3
+    assert world.hosts["b"].received["a"][0] == payload("a", 3, 20)
+
+
+def test_without_a_name_a_new_life_starts_anew() -> None:
+    actions = [(Start, 0, "a"), (Start, 50, "b"), *sends("a", 300, 6, 50), (Crash, 420, "b"), (Start, 1500, "b")]
+    world = played(world_of(*actions, calm_ms=1500, capacity=16))
+    assert world.hosts["b"].received == {}
+
+
+def test_state_and_what_follows_it_are_everything() -> None:
+    starts = [(Start, 0, "a"), (Start, 50, "b")]
+    world = played(world_of(*starts, *sends("a", 300, 60), *sends("b", 303, 60), (Start, 500, "c", "", True)))
+    handed = [host.application.handed for host in world.hosts.values()]
+    assert handed[0] == handed[1] == handed[2]
+    assert 0 < len(world.hosts["c"].received["a"]) < 60
+
+
+def test_the_application_saves_and_loads() -> None:
+    world = played(world_of((Start, 0, "a"), *sends("a", 300, 3)))
+    before, after = world.hosts["a"].application, Application()
+    state = before.save("a", 1000)
+    after.load(state)
+    assert len(state) >= 1000
+    assert after.handed == before.handed != {}
+
+
+def test_pauses_are_measured() -> None:
+    actions = [Pause(5, "a"), Pause(6, "b"), Resume(9, "a"), Resume(9, "c")]
+    longest = list(pause_lengths_ns(actions))
+    assert longest[0] == 4
+    assert longest[1] > 1 << 60
+
+
+# The swarm
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_a_seed_of_membership_keeps_every_promise_and_repeats_itself(seed: int) -> None:
+    outcome = simulate(seed, membership=True)
+    assert outcome.violations == []
+    assert simulate(seed, membership=True).digest == outcome.digest
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_recorded_run_of_membership_repeats_itself(seed: int) -> None:
+    outcome = simulate(seed, membership=True, messages=10, record=True)
+    assert outcome.script is not None
+    config = world_config(seed)
+    world = World(config, outcome.script)
+    world.run()
+    assert world.digest() == outcome.digest
+
+
+def world_config(seed: int) -> Config:
+    from gapless.sim import draw_membership
+
+    return draw_membership(seed, messages=10).config

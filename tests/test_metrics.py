@@ -1,0 +1,139 @@
+"""Figures: what members count, how their windows stand, and the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gapless import blocking
+from gapless.bench.processes import free_ports
+from gapless.errors import GaplessError, TransportError
+from gapless.exporters import Endpoint, observe
+from gapless.metrics import Look, prometheus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUICK = {"found_after": "100ms", "join_interval": "20ms", "capacity": 64, "ack_threshold": 1, "max_unconsumed": 16}
+
+
+@contextmanager
+def members(count: int, **options: Any) -> Iterator[list[blocking.Group]]:
+    """Members of one group, all in one view."""
+    ports = free_ports(count)
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                blocking.join(
+                    "figures",
+                    host="127.0.0.1",
+                    ports=port,
+                    transport="udp",
+                    discover=f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}",
+                    config=QUICK,
+                    timeout=60,
+                    **options,
+                )
+            )
+            for port in ports
+        ]
+        for group in found:
+            group.wait_for_members(count, timeout=60)
+        yield found
+
+
+def test_a_look_at_itself_and_at_another() -> None:
+    with members(2) as (a, b):
+        for number in range(10):
+            a.send(b"%d" % number, loopback=False)
+            assert b.receive(timeout=60) is not None
+        own, other = a.look(), a.look(b.me)
+        assert (own.me, own.phase, own.view) == (str(a.me), "member", other.view)
+        assert other.me == str(b.me)
+        assert own.members == other.members == (str(a.me), str(b.me))
+        assert (own.sending[0].high, own.gauges["sent"]) == (10, 10)
+        (peer,) = other.peers
+        assert (peer.member, peer.delivered, peer.missing, peer.gap_ns) == (str(a.me), 10, 0, None)
+        assert other.counters["received"] >= 10
+        assert other.counters["events.viewinstalled"] == 1
+        assert Look.decode(other.encode()) == other
+        stats = b.stats()
+        assert stats["received.data"] >= 10
+        assert stats["members"] == 2
+
+
+def test_who_does_not_read_is_seen_from_afar_and_named() -> None:
+    with members(2) as (a, b):
+        sent = 0
+        while a.try_send(b"x", loopback=False) is not None:
+            sent += 1
+            assert sent < 10_000
+        with pytest.raises(GaplessError):
+            a.send(b"x", loopback=False, timeout="200ms")
+        seen = a.look(b.me)
+        assert seen.gauges["unread"] >= seen.gauges["most_unread"] == 16
+        own = a.look()
+        assert own.sending[0].held_by == (str(b.me),)
+        assert own.sending[0].unmoved_ns is not None
+        assert own.sending[0].unmoved_ns >= 2e8
+        assert own.counters["blocked"] == 1
+        (peer,) = own.peers
+        assert peer.unacked == own.sending[0].high - peer.acked > 0
+        assert f'gapless_held_by{{group="figures",member="{a.me}",name="",peer="{b.me}"}} 1' in prometheus(own)
+
+
+LINE = re.compile(r'^[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="(\\.|[^"\\\n])*")*\} -?\d+(\.\d+)?(e[+-]?\d+)?$')
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    with members(2) as (a, b):
+        a.send(b"hello", loopback=False)
+        assert b.receive(timeout=60) is not None
+        text = prometheus([a.look(), a.look(b.me)])
+    lines = text.splitlines()
+    samples = [line for line in lines if not line.startswith("# ")]
+    assert [line for line in samples if not LINE.match(line)] == []
+    names = [line.partition("{")[0] for line in samples]
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert sorted(set(names)) == sorted(types)
+    assert [name for at, name in enumerate(names) if name in names[:at] and names[at - 1] != name] == []
+    assert 'kind="data"' in text
+    assert "gapless_peer_unacked" in text
+
+
+def test_labels_are_quoted() -> None:
+    with members(1) as (a,):
+        look = a.look()
+    odd = Look(**{**{name: getattr(look, name) for name in look.__slots__}, "group": 'a"b\\c\nd'})
+    assert r'group="a\"b\\c\nd"' in prometheus(odd)
+
+
+def test_the_endpoint() -> None:
+    with members(1) as (a,), Endpoint(lambda: [a.look()], port=0) as endpoint:
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "gapless_members{" in answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/other", timeout=60)
+        with pytest.raises(TransportError, match="another port"):
+            Endpoint(list, port=endpoint.port)
+        a.close()
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
+
+
+def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
+    with pytest.raises(GaplessError, match="pip install"):
+        observe(list)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"sending": 3}', b"\xff"])
+def test_what_is_no_look_is_an_error(text: bytes) -> None:
+    with pytest.raises(GaplessError, match="no look"):
+        Look.decode(text)
