@@ -2,8 +2,8 @@
 
 Every member sends as fast as it is let, and takes in what all others send. The limit beside it is measured in the same
 run, by as many processes with bare sockets that send datagrams of the same size to each other and count what arrives:
-no order, no repair, no flow control, and what overflows is lost; over TCP a bare stream to each other, which is full all
-the time. Both are given the same time, in turns.
+no order, no repair, no flow control, and what overflows is lost; over TCP with bare streams that are always full.
+Both are given the same time, in turns.
 """
 
 from __future__ import annotations

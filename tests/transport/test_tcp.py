@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -121,7 +122,12 @@ def test_many_small_datagrams_leave_in_one_call(net: Net, monkeypatch: pytest.Mo
     calls: list[int] = []
     stream = link(a, b).stream
     write = stream.write
-    monkeypatch.setattr(stream, "write", lambda: (calls.append(len(stream.out)), write()))
+
+    def counted() -> None:
+        calls.append(len(stream.out))
+        write()
+
+    monkeypatch.setattr(stream, "write", counted)
     a.send([Transmit(B, b"%d" % number) for number in range(100)])
     assert calls == [200]
     net.until(lambda: len(net.got[b]) == 101)
@@ -399,13 +405,13 @@ def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: 
     with knock(b, hello_of(b, locator=a.locator).encode(), numbered(START, 1)):
         net.until(lambda: link(b, a).peer_token == 5)
         b.send([Transmit(None, b"for the liar")])
-    for number in range(100):
-        if net.got[a][-1] == net.got[b][-1] == b"again":
-            break
+
+    def both_hear() -> bool:
         for one in (a, b):
             one.send([Transmit(None, b"again")])
-        net.turn(0.05)
-    assert number < 99
+        return net.got[a][-1] == net.got[b][-1] == b"again"
+
+    net.until(both_hear)
     net.settle()
 
 
@@ -441,7 +447,7 @@ def test_strangers_with_many_names_are_forgotten(net: Net) -> None:
     net.until(lambda: net.got[a])
     for port in range(1, tcp_streams.MOST_LINKS + 50):
         with knock(b, hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(), numbered(START, 1)):
-            net.until(lambda port=port: b._links.get(Locator.of("127.1.1.1", port)) is not None)
+            net.until(partial(b._links.get, Locator.of("127.1.1.1", port)))
     assert len(b._links) <= tcp_streams.MOST_LINKS + 1
     assert b.problems.counters["link.forgotten"] > 0
     assert a.locator in b._links, "members stay"

@@ -11,7 +11,7 @@ side's second thought is not mistaken for the other's late first one.
 
 Nothing is lost or repeated by a stream that ends. What can be refused is a datagram: one for a stranger whose link is
 full, or for a member, if lost datagrams are repaired in this group (or are not meant to be). Without repair a member's
-link takes everything; docs/tcp.md says why that has an end.
+link takes everything; docs/transports.md says why that has an end.
 """
 
 from __future__ import annotations
