@@ -1,5 +1,6 @@
 """TCP streams and the kernel: what goes out comes in once, whatever becomes of the streams."""
 
+import os
 import resource
 import select
 import socket
@@ -245,6 +246,26 @@ def test_idle_streams_stay(net: Net) -> None:
     until_s = time.monotonic() + 0.5
     while time.monotonic() < until_s:
         net.turn(0.05)
+    assert a.problems.counters == b.problems.counters == {}
+    assert link(a, b).streams == 1
+
+
+def test_a_forked_child_lets_go_without_a_word(net: Net) -> None:
+    a, b = net.open(), net.open()
+    net.meet(a, b)
+    a.send([Transmit(None, b"before")])
+    net.until(lambda: net.got[b])
+    net.settle()
+    link(a, b).put(b"not written yet")
+    child = os.fork()
+    if not child:
+        a.close()
+        b.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    a.send([Transmit(None, b"after")])
+    net.settle()
+    assert net.got[b] == [b"before", b"not written yet", b"after"]
     assert a.problems.counters == b.problems.counters == {}
     assert link(a, b).streams == 1
 

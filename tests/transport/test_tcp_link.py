@@ -2,7 +2,6 @@
 
 from functools import partial
 from random import Random
-from struct import unpack_from
 
 import pytest
 
@@ -109,9 +108,9 @@ class Ends:
         link = self.links[side]
         if kind == START:
             if self.used[side] is pipe or self.commit(pipe, side):
-                pipe.again[side] = link.start(*unpack_from("<Q", body))
+                pipe.again[side] = link.start(int.from_bytes(body, "little"))
         elif kind == CONFIRM:
-            link.confirm(*unpack_from("<Q", body), 0)
+            link.confirm(int.from_bytes(body, "little"), 0)
         elif pipe.again[side]:
             pipe.again[side] -= 1
             self.again += 1
