@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, contextmanager
@@ -127,8 +129,24 @@ def test_the_endpoint() -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
 
 
+def test_opentelemetry_reads_the_same_figures() -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.metrics")
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    reader = export.InMemoryMetricReader()
+    provider = sdk.MeterProvider(metric_readers=[reader])
+    with members(1) as (a,):
+        observe(lambda: [a.look()], provider.get_meter("gapless"))
+        data = json.loads(reader.get_metrics_data().to_json())
+        provider.shutdown()
+    (scope,) = data["resource_metrics"][0]["scope_metrics"]
+    found = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
+    assert found["gapless.members"][0]["value"] == 1
+    assert found["gapless.members"][0]["attributes"]["group"] == "figures"
+    assert found["gapless.events_total"]
+
+
 def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(GaplessError, match="pip install"):
         observe(list)
 
