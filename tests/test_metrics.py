@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import urllib.error
@@ -17,6 +18,8 @@ from gapless.bench.processes import free_ports
 from gapless.errors import GaplessError, TransportError
 from gapless.exporters import Endpoint, observe
 from gapless.metrics import Look, prometheus
+from gapless.transport import Problems
+from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,3 +158,21 @@ def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyP
 def test_what_is_no_look_is_an_error(text: bytes) -> None:
     with pytest.raises(GaplessError, match="no look"):
         Look.decode(text)
+
+
+def test_views_are_news_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gapless")
+    with members(2):
+        pass
+    assert [record for record in caplog.records if "view" in record.getMessage() and record.levelno == logging.INFO]
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"gapless"}
+
+
+def test_the_same_news_come_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gapless")
+    news = Problems(logging.INFO, NS_PER_S * 60)
+    for number in range(100):
+        news.add("view", number)
+        news.add("expelled", number)
+    assert [record.args[0] for record in caplog.records if record.args] == ["view", "expelled"]  # type: ignore[index]
+    assert news.counters == {"view": 100, "expelled": 100}
