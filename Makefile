@@ -59,8 +59,9 @@ format: setup ## let ruff rewrite imports and layout
 demo: setup ## a group at work, in a minute
 	@$(BIN)/gapless demo
 
-bench: setup ## measure the core
+bench: setup ## measure the core, and a group over UDP
 	@$(BIN)/python bench/core.py
+	@$(BIN)/python bench/udp.py
 
 docs: setup ## regenerate the generated parts of the docs and check all links
 	@$(BIN)/python tools/docs.py

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bench import core
+from bench import core, udp
 
 
 def test_the_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +34,12 @@ def test_a_bad_option_is_one_line_and_status_2(options: list[str], capsys: pytes
     assert not out
     assert len(err.splitlines()) == 1
     assert options[-1] in err
+
+
+def test_a_group_over_udp_beside_raw_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert udp.main(["--json", "--rounds", "1", "--seconds", "0.3", "--members", "2", "--size", "1000"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["figures"]
+    assert (line["members"], line["message_bytes"]) == (2, 1000)
+    assert line["messages_per_s"] > 100
+    assert line["raw_mb_per_s"] > 0
+    assert line["ratio_cpu"] > 0

@@ -6,18 +6,22 @@ Each message says who sent it and its number, so that every receiver sees what i
 """
 
 import json
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from gapless.config import Config
-from gapless.core.ready import Delivery, Expelled, ViewInstalled
+from gapless.core.participant import Participant
+from gapless.core.ready import Delivery, Expelled, Stalled, ViewInstalled
 from gapless.discovery import Discovery
+from gapless.locator import Locator
 from gapless.modes import Mode
 from gapless.sim import faults
 from gapless.sim.seeds import split
-from gapless.transport import Chaos, Handle, UdpMesh, UdpMulticast, open_udp
+from gapless.transport import Chaos, Handle, TcpMesh, UdpMesh, UdpMulticast, open_udp
 
 
 def troubles(seed: int, name: str) -> list[faults.Fault]:
@@ -29,6 +33,12 @@ def troubles(seed: int, name: str) -> list[faults.Fault]:
         faults.Hold(rng, 0.01, 20_000_000, 1_000_000),
         faults.Corrupt(rng, 0.01),
     ]
+
+
+def waiting(member: Participant) -> tuple[int, int]:
+    """Return how many messages the application has and is not done with, and how many the machine keeps for it."""
+    windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
+    return member._credit.outstanding, sum(window.high - window.delivered for window in windows)
 
 
 class Reader:
@@ -46,6 +56,7 @@ class Reader:
         self.members: list[int] = []
         self.views: list[int] = []
         self.expelled = 0
+        self.stalled = 0
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
@@ -69,6 +80,8 @@ class Reader:
             self.views.append(len(self.members))
         elif isinstance(item, Expelled):
             self.expelled += 1
+        elif isinstance(item, Stalled):
+            self.stalled += 1
 
     def check(self, name: str, number: int) -> None:
         due = self.next.get(name, number)
@@ -91,8 +104,11 @@ class Companion:
         self.name = name
         self.sent = 0
         discovery = Discovery.parse(options["seeds"], group="companions")
-        opened = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp}[options.get("transport", "mesh")]
-        transport: Any = opened(options.get("host", "127.0.0.1"), options.get("ports", 0), discovery=discovery)
+        kinds = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp, "tcp": TcpMesh}
+        opened = kinds[options.get("transport", "mesh")]
+        where = {"advertise": Locator.parse(options["advertise"])} if "advertise" in options else {}
+        host, ports = options.get("host", "127.0.0.1"), options.get("ports", 0)
+        transport: Any = opened(host, ports, discovery=discovery, **where)
         if "seed" in options:
             transport = Chaos(transport, troubles(options["seed"], name), name=name)
         self.handle = Handle("companions", transport, Config.make(**options.get("knobs", {})), node=options["node"])
@@ -137,21 +153,31 @@ class Companion:
                 "skipped": reader.skipped,
                 "count": reader.count,
                 "expelled": reader.expelled,
+                "stalled": reader.stalled,
+                "views": len(reader.views),
                 "problems": problems,
                 "transport": type(self.handle.transport).__name__,
                 "machine": self.handle.ask(lambda member: dict(member.counters)).result(5),
             }
 
-    def handed_out(self, count: int) -> dict[str, Any]:
-        """Wait until so many messages wait for the application, and see that it stays so for a moment."""
-        deadline_s = time.monotonic() + 10
-        while (handed_out := self.outstanding()) < count and time.monotonic() < deadline_s:
-            threading.Event().wait(0.01)
-        threading.Event().wait(0.5)
-        return {"handed_out": max(handed_out, self.outstanding()), "expelled": self.reader.expelled}
+    def held_back(self, count: int, within_s: float = 10) -> dict[str, Any]:
+        """Wait until ``count`` messages wait for the application, and more of them behind these in the machine."""
+        deadline_s = time.monotonic() + within_s
+        outstanding = stored = 0
+        while not (outstanding >= count and stored) and time.monotonic() < deadline_s:
+            outstanding, stored = self.handle.ask(waiting).result(5)
+        return {"outstanding": outstanding, "stored": stored > 0, "expelled": self.reader.expelled}
 
-    def outstanding(self) -> int:
-        return self.handle.ask(lambda member: member._credit.outstanding).result(5)
+    def cut(self, times: int, pause_s: float) -> dict[str, Any]:
+        """Close the sockets under the transport, again and again."""
+        cut = 0
+        for _ in range(times):
+            for stream in tuple(self.handle.transport.streams):
+                with suppress(OSError):
+                    stream.socket.shutdown(socket.SHUT_RDWR)
+                    cut += 1
+            threading.Event().wait(pause_s)
+        return {"cut": cut}
 
     def hold(self) -> None:
         self.reader.free.clear()

@@ -8,7 +8,7 @@ from typing import Any
 from gapless.config import Config
 from gapless.core.ready import Delivery, ViewInstalled
 from gapless.discovery import Discovery
-from gapless.transport import Handle, MemoryNetwork, UdpMesh
+from gapless.transport import Handle, MemoryNetwork, TcpMesh, UdpMesh
 from tests.transport.networks import free_ports, seeds
 from tests.transport.processes import QUICK
 
@@ -66,12 +66,13 @@ def gathering(count: int = 2, over: str = "memory", group: str = "g", **options:
     def transport() -> Any:
         if over == "memory":
             return network.open()
-        return UdpMesh("127.0.0.1", ports, discovery=Discovery.parse(seeds(ports), group=group))
+        opened = {"udp": UdpMesh, "tcp": TcpMesh}[over]
+        return opened("127.0.0.1", ports, discovery=Discovery.parse(seeds(ports), group=group))
 
     guests = [Guest(Handle(group, transport(), Config.make(**knobs), **options)) for _ in range(count)]
     try:
-        for guest in guests:
-            guest.until_view(count)
+        for at in range(count):
+            guests[at].until_view(count)
         yield guests
     finally:
         for guest in guests:

@@ -5,6 +5,8 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
+from random import SystemRandom
 from typing import Any
 
 import pytest
@@ -29,6 +31,20 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         finally:
             for one in taken:
                 one.close()
+
+
+def free_stream_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Return ports in a row for TCP that were free a moment ago, and that no system gives to those who name none."""
+    while True:
+        first = SystemRandom().randrange(20_000, 32_000)
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                    stack.enter_context(socket.create_server((host, port), family=family))
+            except OSError:
+                continue
+            return list(range(first, first + count))
 
 
 def seeds(ports: list[int], host: str = "127.0.0.1") -> str:

@@ -130,6 +130,23 @@ def test_small_sends_share_frames() -> None:
         assert frames < 10
 
 
+def test_a_send_that_is_cancelled_before_it_is_taken_up_is_not_sent() -> None:
+    with gathering(2) as (a, b):
+        inside, gate = threading.Event(), threading.Event()
+
+        def hold(member: object) -> None:
+            inside.set()
+            gate.wait(PATIENCE_S)
+
+        a.handle.ask(hold)
+        assert inside.wait(PATIENCE_S)
+        assert a.handle.send([b"unwanted"]).cancel()
+        gate.set()
+        a.handle.send([b"wanted"])
+        b.until_messages(1)
+        assert b.messages == [b"wanted"]
+
+
 def test_before_the_first_view_a_send_waits() -> None:
     config = Config.make(**{**QUICK, "found_after": "300ms"})
     handle = Handle("g", MemoryNetwork().open(), config)
@@ -243,7 +260,9 @@ def test_an_expelled_member_comes_back_as_a_new_life() -> None:
         a.handle.send(more)
         a.until(lambda: outstanding(b) == 8)
         b.handle.consumed(messages_in(held))
-        assert outstanding(b) == 8, "what a former life handed out makes no room in this one"
+        origin = address(a)
+        marks = b.handle.ask(lambda member: member.digest()[origin]).result(PATIENCE_S)
+        assert marks.delivered == 16, "what a former life handed out makes no room in this one"
         b.until(lambda: a.read() and c.read() and b.messages[-1:] == more[-1:])
         assert b.messages == more
         assert outstanding(b) == 0
@@ -303,12 +322,28 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
     assert "two and two are five" in caplog.text
 
 
-def test_a_handle_that_nobody_holds_goes_on_until_it_is_closed() -> None:
-    with gathering(1) as (a,):
-        handle = a.handle
+def test_a_transport_that_is_closed_already_ends_its_own_handle_only() -> None:
+    with gathering(2) as (a, b):
+        transport = MemoryNetwork().open()
+        transport.close()
+        dead = Handle("other", transport)
+        with pytest.raises(GaplessError, match="this member of other has failed: ValueError"):
+            dead.send([b"x"]).result(PATIENCE_S)
+        assert dead.is_closed
+        dead.close()
+        a.handle.send([b"x"])
+        b.until_messages(1)
+
+
+def test_a_handle_that_nobody_holds_leaves() -> None:
+    with gathering(2) as guests:
+        a = guests.pop(0)
+        b = guests[0]
+        a.handle.send([b"last words"])
         del a
         gc.collect()
-        assert isinstance(handle.send([b"x"]).result(PATIENCE_S), Accepted)
+        b.until_view(1)
+        assert b.messages == [b"last words"]
 
 
 def test_woken_is_called_when_there_is_something_to_take() -> None:

@@ -74,6 +74,7 @@ class Outbound:
         numbered = epoch or row.numbering == "view"
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
         self.starts: dict[Address, int] = {}
+        self.closed = False
         self.stable = 0
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
@@ -111,16 +112,16 @@ class Outbound:
         """Return whether a send of ``messages`` would be taken whole, without waiting."""
         window = self.window
         slots = self.queue.slots(messages)
-        if len(self.queue) or slots > window.room():
+        if self.closed or len(self.queue) or slots > window.room():
             return False
         room_bytes = window.room_bytes()
         cost_bytes = sum(map(len, messages)) + LENGTH_BYTES * slots
         return room_bytes is None or cost_bytes <= room_bytes or (slots == 1 and window.low == window.high)
 
     def flush(self, context: Context, reason: str) -> None:
-        """Number, store and send what waits, as far as there is room."""
+        """Number, store and send what waits, as far as there is room; nothing before others know of this member."""
         window = self.window
-        while True:
+        while not self.closed:
             room = 1 if context.rarely(rare.SMALL_RUN) else window.ceiling
             batch = self.queue.next_batch(min(room, window.room()), window.room_bytes(), window.low == window.high)
             if batch is not None:
@@ -515,6 +516,7 @@ class Outbound:
     def follow(self, before: Outbound) -> None:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
+        self.closed = before.closed
         self._buffers = before._buffers
         self.senders = before.senders
 

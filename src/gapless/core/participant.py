@@ -69,6 +69,7 @@ class Participant(Stateful):
         self._context.spoke = {}
         self._ended = False
         self._ungreeted: list[Address] = []
+        self.outbound.closed = True
 
     @property
     def phase(self) -> str:
@@ -239,6 +240,14 @@ class Participant(Stateful):
         else:
             self._ungreeted += joined
 
+    def _come_in(self, context: Context) -> None:
+        """Begin to speak, now that the others know of this member: a proposal may still come to nothing."""
+        ungreeted, self._ungreeted = self._ungreeted, []
+        super()._greet([member for member in ungreeted if member in self.inbound], context)
+        if self.outbound.closed and self.view is not None:
+            self.outbound.closed = False
+            self.outbound.flush(context, "view")
+
     def _replay(self, context: Context) -> Iterable[Inbound]:
         touched = super()._replay(context)
         self.membership.installed(context)
@@ -261,9 +270,8 @@ class Participant(Stateful):
         membership, context = self.membership, self._context
         if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
-        if self._ungreeted and membership.welcome:
-            ungreeted, self._ungreeted = self._ungreeted, []
-            super()._greet([member for member in ungreeted if member in self.inbound], context)
+        if membership.welcome and (self._ungreeted or self.outbound.closed):
+            self._come_in(context)
         if membership.phase == OVER and not self._ended:
             self._end_streams(context)
         arm = self._timers.arm

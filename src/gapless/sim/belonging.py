@@ -51,6 +51,8 @@ class S19(Check):
         """Look at the first question of one that leaves."""
         if not isinstance(frame, Leave) or frame.origin in self._asked or frame.origin != life.address:
             return
+        if not self.judge.membership:
+            return  # where views are told nobody asks
         self._asked.add(frame.origin)
         if life.leaving_ns is None:
             self.fail(f"{life.name} leaves, but nobody asked it to")
@@ -147,7 +149,7 @@ class Beats(Check):
 
     def about_out(self, life: Life, to: Address | None, frame: Frame) -> None:
         """Count what may be said at rest, and report what may not."""
-        if not self.judge.resting:
+        if not self.judge.resting or not self.judge.membership:
             return
         if isinstance(frame, Alive):
             self.alive += 1

@@ -183,6 +183,10 @@ class Judge(Learner):
         self._moved = self._hooks("moved")
         self._own_moved = self._hooks("own_moved")
         self._timed = self._hooks("timed")
+        self._find_other_hooks()
+
+    def _find_other_hooks(self) -> None:
+        """Find what is called beside the steps, and about the group."""
         self._view = self._hooks("view")
         self._close = self._hooks("close")
         self._sampled = self._hooks("sampled")

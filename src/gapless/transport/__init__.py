@@ -10,6 +10,7 @@ from gapless.transport.driver import Driver, pump
 from gapless.transport.handle import Handle
 from gapless.transport.memory import Memory, MemoryNetwork
 from gapless.transport.sends import Sent
+from gapless.transport.tcp import TcpMesh
 from gapless.transport.udp import UdpMesh, UdpMulticast, open_udp
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "MemoryNetwork",
     "Problems",
     "Sent",
+    "TcpMesh",
     "Transport",
     "UdpMesh",
     "UdpMulticast",

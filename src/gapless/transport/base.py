@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gapless.core.ready import Located, ViewInstalled
 from gapless.errors import RemoteProtocolError
+from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.units import NS_PER_S
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from gapless.core.ready import Event, Transmit
     from gapless.discovery import Discovery
-    from gapless.identity import Address, Place
+    from gapless.identity import Place
 
 LOOPBACK_FRAME_BYTES = 60_000
 """The largest frame where nothing between the members cuts it up."""
@@ -79,6 +80,10 @@ class Book(Generic[_P]):
 
     def __init__(self, own: Locator, discovery: Discovery, resolve: Callable[[Locator], _P | None]) -> None:
         self.discovery = discovery
+        self.group = 0
+        self.address = Address(0, 0)
+        self.repairs = True
+        """Whether the machine repairs what the network loses."""
         self.others: tuple[_P, ...] = ()
         self._resolve = resolve
         self._own = resolve(own)
@@ -86,8 +91,9 @@ class Book(Generic[_P]):
         self._told: dict[Address, _P] = {}
         self._seen: dict[Address, _P] = {}
 
-    def announce(self, place: Place) -> None:
-        """Let others find this member."""
+    def announce(self, place: Place, group: int = 0, *, repairs: bool = True) -> None:
+        """Let others find this member, and its transport know for whom it works."""
+        self.address, self.group, self.repairs = place.address, group, repairs
         self.discovery.announce(place)
 
     def note(self, events: Iterable[Event]) -> None:

@@ -15,6 +15,7 @@ import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from gapless.units import NS_PER_S
@@ -108,9 +109,12 @@ class Driver:
                 self.thread = None
                 return False
         for seat in new:
-            for one in seat.transport.sockets():
-                self._selector.register(one, selectors.EVENT_READ, seat)
             self._seats.append(seat)
+            try:
+                for one in seat.transport.sockets():
+                    self._selector.register(one, selectors.EVENT_READ, seat)
+            except (OSError, ValueError) as error:
+                seat.fail(error)
             self._turn(seat, readable=False)
         return True
 
@@ -142,7 +146,8 @@ class Driver:
 
     def _let_go(self, seat: Seat) -> None:
         for one in seat.transport.sockets():
-            self._selector.unregister(one)
+            with suppress(KeyError, ValueError):  # it was never registered, or is closed
+                self._selector.unregister(one)
         seat.end()
 
     # After a fork

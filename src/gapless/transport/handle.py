@@ -18,7 +18,7 @@ import time
 from concurrent.futures import Future
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from gapless.config import KNOBS, Config
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
@@ -52,7 +52,8 @@ class Handle:
 
     ``name`` makes it durable, ``join`` are options of ``Participant.join``, ``rejoin`` says whether an expelled life is
     followed by another. ``woken`` is called when there is something to take, and ``trace`` with the rows of the trace,
-    both by the protocol thread: they must be quick.
+    both by the protocol thread: they must be quick, and must not hold the handle if its end is to be noticed: a handle
+    that nobody holds any more leaves.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Handle:
         self._driver = Driver.shared()
         self._driver.add(self._seat)
         _OPEN.add(self)
+        finalize(self, _let_go, self._seat, self._driver).atexit = False
 
     @property
     def is_closed(self) -> bool:
@@ -148,6 +150,7 @@ class Handle:
 
     def take(self) -> list[Item]:
         """Return everything that has come since the last time, in order; at once, also if it is nothing."""
+        self._check_process()
         return self._outbox.take()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -157,6 +160,7 @@ class Handle:
 
     def consumed(self, messages: int) -> None:
         """Say that the application is done with so many of the messages that it has taken."""
+        self._check_process()
         owed = self._outbox.consume(messages)
         if owed and not self.is_closed:
             self._post(lambda now_ns: self._seat.refund(owed, now_ns))
@@ -203,19 +207,15 @@ class Handle:
 
     def leave(self) -> None:
         """Begin to leave: when everything sent has arrived, or its time is over, this member ends."""
-        self._seat.rejoin = False
         self._leaving = True
         if not self.is_closed:
-            self._post(self._leave)
-
-    def _leave(self, now_ns: int) -> Ready:
-        return self._seat.participant.leave(now_ns)
+            self._post(self._seat.leave)
 
     def stop(self) -> None:
         """End at once, without a word to the group."""
-        self._seat.rejoin = False
+        self._leaving = True
         if not self.is_closed:
-            self._post(self._stop)
+            self._post(self._seat.stop)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits."""
@@ -224,12 +224,9 @@ class Handle:
         if threading.current_thread() is self._driver.thread:
             return
         if not self._outbox.wait_for_end(timeout_s):
-            self._post(self._stop)
+            self.stop()
             self._outbox.wait_for_end(STOP_S)
         self.transport.book.discovery.close()
-
-    def _stop(self, _: int) -> None:
-        self._seat.stopped = True
 
     # Commands
 
@@ -267,6 +264,13 @@ def fitted(config: Config, transport: Transport) -> Config:
         receive_buffer_bytes=transport.receive_buffer_bytes,
         max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
     )
+
+
+def _let_go(seat: Seat, driver: Driver) -> None:
+    """Let the member leave whose handle nobody holds any more."""
+    if not seat.ended:
+        seat.calls.append(Call(seat.leave))
+        driver.wake()
 
 
 _OPEN: WeakSet[Handle] = WeakSet()

@@ -92,10 +92,11 @@ class Seat:
 
     def _new_life(self, incarnation: int) -> Participant:
         place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
-        self.transport.book.announce(place)
+        group = group_id(self.group)
+        self.transport.book.announce(place, group, repairs=self.config.retransmits)
         return Participant(
             place.address,
-            group_id(self.group),
+            group,
             self.config,
             Random(),
             name=place.name,
@@ -105,6 +106,15 @@ class Seat:
 
     def _begin(self, now_ns: int) -> Ready:
         return self.participant.join(now_ns, **self._join)
+
+    def leave(self, now_ns: int) -> Ready:
+        """Begin to leave, for good."""
+        self.rejoin = False
+        return self.participant.leave(now_ns)
+
+    def stop(self, _: int) -> None:
+        """End at once, without leaving."""
+        self.stopped = True
 
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""

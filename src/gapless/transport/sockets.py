@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import sys
@@ -35,6 +36,7 @@ _ELSEWHERE = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
 _STEP = Struct("=HBBI")
 _LOAD_PORT, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _NETWORK_HEADER = 0xFFF00000
+_BACKLOG = 128
 
 
 def default_host() -> str:
@@ -78,8 +80,8 @@ def ask_for_buffers(one: socket.socket, wanted_bytes: int) -> int:
     return max(4096, granted_bytes // 2 if sys.platform == "linux" else granted_bytes)
 
 
-def bind(host: str, ports: Sequence[int]) -> socket.socket:
-    """Return a socket on the first port that is free; 0 is any that is."""
+def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    """Return a socket on the first port that is free; 0 is any that is. A socket for streams listens."""
     try:
         ip = ip_address(host.partition("%")[0])
     except ValueError as error:
@@ -91,19 +93,23 @@ def bind(host: str, ports: Sequence[int]) -> socket.socket:
     if not ports or not all(0 <= port <= 65535 for port in ports):
         raise ConfigError(f"ports {list(ports)}: expected numbers from 0 (whichever is free) to 65535")
     family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
-    made = socket.socket(family, socket.SOCK_DGRAM)
-    made.setblocking(False)
     reason = OSError()
     for port in ports:
+        made = socket.socket(family, kind)
         try:
-            made.bind(socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)[0][4])
+            made.setblocking(False)
+            if kind == socket.SOCK_STREAM and os.name == "posix":
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # former streams of this port may linger
+            made.bind(socket.getaddrinfo(host, port, family, kind, 0, socket.AI_NUMERICHOST)[0][4])
+            if kind == socket.SOCK_STREAM:
+                made.listen(_BACKLOG)
         except OSError as error:
+            made.close()
             reason = error
             if error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 continue
             break
         return made
-    made.close()
     raise TransportError(_why_not(host, ports, reason)) from reason
 
 

@@ -1,0 +1,137 @@
+"""One member in the protocol thread, without the thread: the order in which its answers are worked through."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gapless.config import Config
+from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
+from gapless.identity import Address, View
+from gapless.run import Run
+from gapless.transport import Memory, MemoryNetwork, Sent, pump
+from gapless.transport.handle import fitted
+from gapless.transport.outbox import Outbox
+from gapless.transport.seat import BEHIND_NS, DATAGRAMS_A_TURN, Seat
+
+A, B, C = (Address(node, 1) for node in (1, 2, 3))
+
+
+@pytest.fixture
+def network() -> Iterator[MemoryNetwork]:
+    made = MemoryNetwork()
+    yield made
+    for member in list(made.members.values()):
+        member.close()
+
+
+def seat_at(transport: Memory, **knobs: Any) -> tuple[Seat, Outbox]:
+    outbox = Outbox(100, None)
+    config = fitted(Config.make(**knobs), transport)
+    return Seat("g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=None), outbox
+
+
+def run_of(*messages: bytes) -> Delivery:
+    return Delivery(B, 1, len(messages), Run.of(B, 1, messages))
+
+
+def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> None:
+    here, there, elsewhere = network.open(), network.open(), network.open()
+    seat, _ = seat_at(here)
+    located = [Located(B, there.locator.encode()), Located(C, elsewhere.locator.encode())]
+    pump([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat, 0)
+    assert there.receive(9) == [b"welcome"]
+    pump([Ready([Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))])], seat, 0)
+    assert (there.receive(9), elsewhere.receive(9)) == ([b"to all"], [b"to all"])
+    pump([Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat, 0)
+    assert (there.receive(9), elsewhere.receive(9)) == ([b"to b"], [])
+    pump([Ready([Transmit(WORLD, b"to the world")])], seat, 0)
+    assert (there.receive(9), elsewhere.receive(9), here.receive(9)) == ([b"to the world"], [b"to the world"], [])
+
+
+def test_the_application_gets_all_answers_in_their_order(network: MemoryNetwork) -> None:
+    seat, outbox = seat_at(network.open())
+    one, two, three = run_of(b"1"), run_of(b"2"), run_of(b"3")
+    view = ViewInstalled(View.of(1, A))
+    pump([Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)], seat, 0)
+    assert outbox.take() == [one, two, view, three]
+
+
+def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: MemoryNetwork) -> None:
+    here = network.open()
+    seat, _ = seat_at(here)
+    now_ns = time.monotonic_ns()
+    pump(seat.commands(now_ns), seat, now_ns)  # it looks for a group, and will try again
+    due_ns = seat.participant.deadline_ns
+    assert due_ns is not None
+    for _ in range(DATAGRAMS_A_TURN + 1):
+        here.put(b"nonsense")
+    seat.datagrams(due_ns)
+    assert not any(True for _ in seat.ticks(due_ns))
+    assert any(True for _ in seat.ticks(due_ns + BEHIND_NS)), "but not for long"
+    due_ns = seat.participant.deadline_ns
+    assert due_ns is not None
+    seat.datagrams(due_ns)
+    assert any(True for _ in seat.ticks(due_ns)), "all is read"
+
+
+def test_a_full_inbox_drops_and_counts(network: MemoryNetwork) -> None:
+    small = network.open(receive_buffer_bytes=4096)
+    for number in range(5):
+        small.put(bytes([number]) * 1000)
+    assert [datagram[0] for datagram in small.receive(9)] == [0, 1, 2, 3]
+    assert small.problems.counters == {"receive.full": 1}
+    small.put(b"room again")
+    assert small.receive(9) == [b"room again"]
+
+
+def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
+    transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
+    config = fitted(Config(), transport)
+    assert (config.max_frame_bytes, config.receive_buffer_bytes, config.max_unconsumed) == (5000, 100_000, 16_384)
+    asked = fitted(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
+    assert (asked.max_frame_bytes, asked.max_unconsumed) == (1200, 7)
+    assert fitted(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
+
+
+def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
+    outbox = Outbox(10, None)
+    outbox.put([run_of(b"x")] * 25, 25)
+    assert [outbox.consume(4) for _ in range(6)] == [0, 0, 12, 0, 0, 12]
+    assert outbox.consume(1) == 1, "all that was handed out"
+
+
+def test_who_waits_is_woken_once_until_it_takes() -> None:
+    woken: list[int] = []
+    outbox = Outbox(10, lambda: woken.append(1))
+    outbox.put([run_of(b"x")], 1)
+    outbox.put([run_of(b"y")], 1)
+    assert len(woken) == 1
+    assert len(outbox.take()) == 2
+    outbox.put([run_of(b"z")], 1)
+    assert len(woken) == 2
+
+
+def test_a_send_that_waits_for_a_view_goes_with_it(network: MemoryNetwork) -> None:
+    seat, _ = seat_at(network.open())
+    pump(seat.commands(0), seat, 0)
+    seat.sends.put(Sent((b"x",)))
+    pump(seat.commands(0), seat, 0)
+    assert not seat.has_commands
+    pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat, 0)
+    assert seat.has_commands
+
+
+def test_what_former_lives_handed_out_is_consumed_first(network: MemoryNetwork) -> None:
+    seat, _ = seat_at(network.open())
+    expelled = Expelled(View.of(1, A).id)
+    for handed_out, consumed in ((5, 3), (4, 1)):
+        pump([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat, 0)
+        seat.refund(consumed, 0)
+        seat.follow()
+    assert seat._former == 5 - 3 + 4 - 1
+    pump([Ready(deliveries=[run_of(b"x")])], seat, 0)
+    assert (seat._former, seat._outstanding) == (5, 1)
+    seat.refund(6, 0)
+    assert (seat._former, seat._outstanding) == (0, 0)
