@@ -198,9 +198,12 @@ class Group(Face):
 
     async def events(self) -> AsyncIterator[Message | Told]:
         """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
-        own = self._own
-        while (found := await drive(own.receive(own.inbox.next_item, all_events=True))) is not None:
+        while (found := await self.next_event()) is not None:
             yield found
+
+    async def next_event(self, timeout: Time | None = None) -> Message | Told | None:  # noqa: ASYNC109
+        """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
+        return await drive(self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True))
 
     async def wait_for_members(self, count: int, timeout: Time | None = None) -> None:  # noqa: ASYNC109
         """Wait until the view has at least ``count`` members, this one included."""

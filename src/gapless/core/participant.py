@@ -22,7 +22,7 @@ from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
 from gapless.core.membership import LEAVING, NEW, OVER, Membership
-from gapless.core.ready import Pinned, Ready, Undelivered
+from gapless.core.ready import Left, Pinned, Ready, Undelivered
 from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Place
@@ -107,6 +107,13 @@ class Participant(Stateful):
     def leave(self, now_ns: int) -> Ready:
         """Leave the group once everything that was sent is acknowledged; the event Left tells when it is done."""
         self.membership.leave(self._begin(now_ns))
+        return self._finish(())
+
+    def end(self, now_ns: int) -> Ready:
+        """End this life at once, without asking the group; what is not known to have arrived is reported."""
+        context = self._begin(now_ns)
+        if self.phase != OVER:
+            self.membership.over(Left(False), context)
         return self._finish(())
 
     def expel(self, member: Address, now_ns: int) -> Ready:

@@ -112,9 +112,11 @@ class Seat:
         self.rejoin = False
         return self.participant.leave(now_ns)
 
-    def stop(self, _: int) -> None:
-        """End at once, without leaving."""
+    def stop(self, now_ns: int) -> Ready:
+        """End at once, without leaving; what is not known to have arrived is reported."""
         self.stopped = True
+        self.rejoin = False
+        return self.participant.end(now_ns)
 
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""
