@@ -201,3 +201,10 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     assert done.returncode == 2
     assert "gapless[cli]" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_shell_completes_commands() -> None:
+    environment = {**os.environ, "_GAPLESS_COMPLETE": "bash_complete", "COMP_WORDS": "gapless do", "COMP_CWORD": "1"}
+    code = "from gapless.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["plain,doctor"]
