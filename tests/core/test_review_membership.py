@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gapless.core.ready import Expelled, Lost, Pinned
+from gapless.core.ready import Expelled, Lost, Pinned, StateReceived, StateWanted
 from gapless.identity import Address, ViewId
 from gapless.wire.frames import Ack, Alive, Suspect
 from tests.core.gathering import MS, Gathering
@@ -220,3 +220,48 @@ def test_talk_with_strangers_is_not_remembered() -> None:
     spoke = world["a"]._context.spoke
     assert spoke is not None
     assert len(spoke) < 10
+
+
+# Joining while the coordinator is dead, and nobody knows it yet
+
+
+def _provide(world: Gathering) -> None:
+    """Let every member answer at once when it is asked for its state."""
+    work = world._work
+
+    def answering(name: str, ready: Ready) -> None:
+        work(name, ready)
+        for event in ready.events:
+            if isinstance(event, StateWanted):
+                world._work(name, world[name].provide(event.transfer, b"state", world.now_ns))
+
+    world._work = answering  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("joiner", ["a", "d"])
+@pytest.mark.parametrize("knobs", [{}, FAST])
+def test_who_joins_while_the_coordinator_is_dead_finds_the_group_and_its_state(joiner: str, knobs: Any) -> None:
+    world = Gathering(4, **knobs)
+    _provide(world)
+    for name in "abc":
+        world.join(name)
+        world.settle(10)
+    world.run(1)
+    world.crash("a")
+    world.join(joiner, state=True)
+    world.settle(12)
+    world.run(1)
+    (received,) = events(world, joiner, StateReceived)
+    assert (received.provider, received.state) == (world["b"].me, b"state")
+    assert world.hosts[joiner].views[-1].members[0] == world["b"].me
+
+
+def test_the_next_life_of_the_coordinator_need_not_wait_until_the_old_one_was_silent() -> None:
+    world = Gathering(3)
+    for name in "abc":
+        world.join(name)
+        world.settle(10)
+    world.run(1)
+    world.crash("a")
+    world.join("a")
+    assert world.settle(10) < 4, "less than suspect_after"
