@@ -300,7 +300,7 @@ def join(group: str, **options: Unpack[JoinOptions]) -> Group:
             - ``discover``: where others could be, as text (docs/discovery.md) or as a ``Discovery``; by default
               multicast, and on one machine a directory of this user.
             - ``transport``: ``"auto"`` (multicast where that works, else a copy to each member), ``"multicast"``,
-              ``"mesh"``, or a transport that is open already.
+              ``"mesh"``, ``"tcp"``, or a transport that is open already.
             - ``config``: a ``Config``, knobs by name (``{"capacity": 64}``), or the path of a TOML file.
             - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says what it has.
             - ``state``: an object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such functions.

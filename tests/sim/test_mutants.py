@@ -49,6 +49,12 @@ def test_a_mutant_whose_text_is_gone_says_so() -> None:
         pass
 
 
+def test_a_planted_bug_breaks_nothing_else() -> None:
+    """A method that is changed still finds the class above its own."""
+    with planted(named("leaves in a hurry")):
+        assert simulate(0, membership=True, hasty=True).ok
+
+
 def test_an_unknown_name_lists_the_choices() -> None:
     with pytest.raises(LocalProtocolError, match="take over a gap"):
         named("nobody")

@@ -11,7 +11,7 @@ MEMBERSHIP = (
         "a coordinator does not raise the number with every view that it makes",
         "gapless.core.coordinator:Coordinator.next_number",
         "max(self._highest, self._m.number, *others) + 1",
-        "max(self._m.number, *others) + 1",
+        "max(0, self._m.number, *others) + 1",
         membership=True,
     ),
     Mutant(
@@ -26,8 +26,8 @@ MEMBERSHIP = (
         "view again",
         "a view with the number of the present one is installed once more",
         "gapless.core.membership:Membership._on_roster",
-        "elif roster.id.number > self.number:",
-        "elif roster.id.number >= self.number:",
+        "elif roster.id.number > self.number and self._follows(roster, sender):",
+        "elif roster.id.number >= self.number and self._follows(roster, sender):",
         membership=True,
     ),
     Mutant(
@@ -139,19 +139,19 @@ MEMBERSHIP = (
     ),
     # Kept places and the state
     Mutant(
-        "place given away",
-        "the place of a durable member that is away is not kept",
-        "gapless.core.coordinator:Coordinator._away",
-        'if self.config.row.release != "acks":',
-        'if self.config.row.release != "nothing":',
+        "place in name only",
+        "what is kept for a durable member that is away is purged with everything else",
+        "gapless.core.holds:Holds._count",
+        "min((hold.acked for hold in self._places.values()), default=None)",
+        "None",
         membership=True,
     ),
     Mutant(
         "stranger in its own place",
         "a durable member that comes back starts like any other",
         "gapless.core.participant:Participant._back",
-        "if before is None:",
-        "if before is not None:",
+        "for place in new if place.name in last}",
+        "for place in new if place.name in last and not place.name}",
         membership=True,
     ),
     Mutant(
