@@ -18,9 +18,10 @@ from gapless.errors import (
 from tests.channel.company import company, read, run, threads
 
 
-def test_every_member_gets_every_message_in_order() -> None:
+@pytest.mark.parametrize("transport", ["auto", "mesh", "tcp"])
+def test_every_member_gets_every_message_in_order(transport: str) -> None:
     async def story() -> None:
-        async with company(3) as groups:
+        async with company(3, each={"transport": transport}) as groups:
             for number in range(50):
                 await asyncio.gather(*(group.send(b"%d" % number) for group in groups))
             for group in groups:

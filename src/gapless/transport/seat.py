@@ -116,6 +116,7 @@ class Seat:
         """End at once, without leaving; what is not known to have arrived is reported."""
         self.stopped = True
         self.rejoin = False
+        self.sends.fail(self.closed_error())
         return self.participant.end(now_ns)
 
     def follow(self) -> None:
