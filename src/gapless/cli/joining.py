@@ -41,7 +41,9 @@ def seconds(text: str | float) -> float:
 
 _OPTIONS = (
     click.option("--discover", metavar="WHERE", help="Where others could be (docs/discovery.md)."),
-    click.option("--transport", default="auto", metavar="NAME", help="How they are reached: auto, udp, …"),
+    click.option(
+        "--transport", default="auto", metavar="NAME", help="How they are reached: auto, mesh, multicast, tcp"
+    ),
     click.option("--host", metavar="ADDRESS", help="The address of this machine to use."),
     click.option("--ports", metavar="FIRST[-LAST]", help="The ports to try, 0 for any; 7800-7899 by default."),
     click.option("--name", default="", metavar="NAME", help="A durable name: the place is kept while away."),
