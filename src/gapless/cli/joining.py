@@ -5,6 +5,7 @@ On Ctrl-C, and when the process is asked to end: the member leaves, within a sec
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from contextlib import contextmanager
@@ -69,8 +70,8 @@ def read_ports(text: str | None) -> int | range | None:
 
 
 @contextmanager
-def joined(group: str, options: dict[str, Any], **more: Any) -> Iterator[Group]:
-    """Be a member of ``group`` as the options say, until the end of the block."""
+def joined(group: str, options: dict[str, Any], *, quiet: bool = False, **more: Any) -> Iterator[Group]:
+    """Be a member of ``group`` as the options say, until the end of the block; ``quiet`` keeps warnings back."""
     from gapless import blocking
 
     config = read_config(options["profile"], options["config_file"], options["properties"])
@@ -86,10 +87,15 @@ def joined(group: str, options: dict[str, Any], **more: Any) -> Iterator[Group]:
         **more,
     )
     before = signal.signal(signal.SIGTERM, _end)
+    log, handler = logging.getLogger("gapless"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("gapless: %(message)s"))
+    handler.setLevel(logging.ERROR if quiet else logging.WARNING)
+    log.addHandler(handler)
     try:
         with member:
             yield member
     finally:
+        log.removeHandler(handler)
         signal.signal(signal.SIGTERM, before)
 
 

@@ -60,7 +60,7 @@ _PATIENCE = 3
 """So many beacons of one that does not hear this member's coordinator are let pass."""
 _MOST_RIVALS = 4096
 _RIVALS_HEARD = 8
-_MOST_NAMED = 8
+MOST_NAMED = 8
 """So many members are named in one complaint: it must fit the smallest frame."""
 
 
@@ -488,7 +488,7 @@ class Membership:
         if acting == self.me:
             self.coordinator.plan(context)
         elif acting is not None:
-            context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))
+            context.transmit(acting, Suspect(self.me, tuple(gone[:MOST_NAMED])))
             self.liveness.ask((acting,), context, suspected=False)  # it may be gone too, and nobody here watches it
 
 
