@@ -49,6 +49,13 @@ def test_a_mutant_whose_text_is_gone_says_so() -> None:
         pass
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_bug_can_be_planted(mutant: Mutant) -> None:
+    """The quick half of the hunt: the source has changed, and so must the bug."""
+    with planted(mutant):
+        pass
+
+
 def test_a_planted_bug_breaks_nothing_else() -> None:
     """A method that is changed still finds the class above its own."""
     with planted(named("leaves in a hurry")):

@@ -108,7 +108,7 @@ MEMBERSHIP = (
         "nobody speaks",
         "a member that believes another dead keeps it to itself",
         "gapless.core.membership:Membership.complain",
-        "            context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))\n",
+        "            context.transmit(acting, Suspect(self.me, tuple(gone[:MOST_NAMED])))\n",
         "            pass\n",
         membership=True,
     ),
