@@ -27,6 +27,7 @@ from gapless.cli.scenario import scenario
 from gapless.cli.send import send
 from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
+from gapless.cli.soak import soak
 from gapless.cli.top import top
 from gapless.errors import GaplessError
 
@@ -44,7 +45,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, top, doctor, bench),
+    *(chat, send, listen, top, doctor, bench, soak),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)

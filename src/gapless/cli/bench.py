@@ -63,7 +63,7 @@ def bench(
         seconds=seconds,
         unicast=mode == "unicast",
         rtt=rtt,
-        knobs=_knobs(profile, config_file, properties),
+        knobs=changed_knobs(profile, config_file, properties),
     )
     about = conditions(plan)
     found: list[Figure | RoundTrips | Skipped] = []
@@ -88,7 +88,7 @@ def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, .
         raise ConfigError(f"{option} {text}: expected numbers with commas between them") from None
 
 
-def _knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
+def changed_knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
     """Return the knobs that differ from what they are by default."""
     from gapless.config import Config
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gapless.sim.judge import Violation
     from gapless.sim.script import Script
     from gapless.sim.swarm import Plan
-    from gapless.sim.tracing import Row
+    from gapless.trace.schema import Row
 
 
 FAULT_KINDS = (

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
-from gapless.core.ready import GROUP
+from gapless.core.ready import GROUP, Lost, Started, StateReceived, ViewInstalled
 from gapless.run import Run
 from gapless.sim.naming import life_name
+from gapless.trace.schema import Row
 
 if TYPE_CHECKING:
-    from gapless.core.ready import Ready, Step
+    from gapless.core.ready import Event, Ready, Step
     from gapless.identity import Address
     from gapless.sim.faults import Crossing
     from gapless.sim.model import Life
     from gapless.sim.script import Action
     from gapless.wire import Datagram
-
-
-class Row(NamedTuple):
-    """One row of the trace. Seqnos are 0 and texts empty where they mean nothing."""
-
-    step: int
-    t_ns: int
-    member: str
-    incarnation: int
-    view: int
-    event: str
-    origin: str = ""
-    seqno: int = 0
-    seqno_last: int = 0
-    peer: str = ""
-    frame_id: str = ""
-    size_bytes: int = 0
-    payload_hash: int = 0
-    low: int = 0
-    delivered: int = 0
-    high: int = 0
-    reason: str = ""
 
 
 class Tracer:
@@ -54,7 +33,8 @@ class Tracer:
         if said is not None:
             self.rows.append(Row(*where, "RX", peer=life_name(said.sender)))
         self.rows.extend(self._row(where, row) for row in ready.trace)
-        for origin, first, last, content, kind, _ in ready.deliveries:
+        self.rows.extend(row for event in ready.events if (row := self._told(where, event)) is not None)
+        for origin, first, last, content, kind, epoch in ready.deliveries:
             payload = content.payload if isinstance(content, Run) else content
             self.rows.append(
                 Row(
@@ -66,6 +46,7 @@ class Tracer:
                     size_bytes=len(payload),
                     payload_hash=crc32(payload),
                     reason="" if kind == GROUP else kind,
+                    epoch=epoch,
                 )
             )
 
@@ -89,7 +70,23 @@ class Tracer:
             row.delivered,
             row.high,
             row.reason,
+            row.epoch,
         )
+
+    @staticmethod
+    def _told(where: tuple[int, int, str, int, int], event: Event) -> Row | None:
+        """Return the row of what the application is told of views and streams."""
+        if isinstance(event, ViewInstalled):
+            number, maker = event.view.id
+            names = " ".join(map(life_name, event.view.members))
+            return Row(*where[:4], number, "MEMBERS", life_name(maker), reason=names)
+        if isinstance(event, Started):
+            return Row(*where, "START", life_name(event.origin), event.start + 1)
+        if isinstance(event, Lost):
+            return Row(*where, "LOST", life_name(event.origin), event.first, event.last)
+        if isinstance(event, StateReceived):
+            return Row(*where, "STATE_IN", peer=_named(event.provider), size_bytes=len(event.state))
+        return None
 
     def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:
         """Write that a datagram crosses a link, and what the network does with it."""

@@ -1,0 +1,167 @@
+"""One process of a soak: ``python -m gapless.soak.member TASK``. It does what its standard input says, line by line.
+
+``members N``: wait until N are in its view. ``go``: begin to send. ``halt``: send no more. ``look``: say where it
+stands. ``end``: write that it is there at the end, say what it has counted, and be gone, without leaving the group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapless.core.ready import Accepted, Delivery, ViewInstalled
+from gapless.errors import GaplessError
+from gapless.sim.seeds import split
+from gapless.soak.plan import Task
+from gapless.trace import Writer
+from gapless.transport import Chaos, Handle
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from gapless.core.participant import Participant
+    from gapless.identity import Address, View
+    from gapless.transport.sends import Sent
+
+BEAT_S = 0.02
+"""Messages are sent in beats of this length."""
+IN_FLIGHT = 256
+"""So many messages may wait for their numbers; with so many nothing more is sent."""
+LARGE = 0.005
+"""Share of messages that travel in pieces."""
+PATIENCE_S = 60.0
+"""How long a member waits for the others to come."""
+
+
+class Soaked:
+    """A member that sends numbered messages at a bounded rate, and writes everything down."""
+
+    def __init__(self, task: Task) -> None:
+        config = task.plan.config()
+        self.task = task
+        self.writer = Writer(Path(task.path), seed=task.plan.seed, reach=config.reach)
+        self.turn = threading.Condition()
+        self.view: View | None = None
+        self.heard: dict[Address, int] = {}
+        self.number = 0
+        self._room = threading.Semaphore(IN_FLIGHT)
+        self._unsettled: set[Sent] = set()
+        self._going = threading.Event()
+        self.handle = Handle("soak", task.open(), config, node=task.node, trace=self.writer.steps)
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._load, daemon=True).start()
+
+    # What comes
+
+    def _read(self) -> None:
+        handle = self.handle
+        while handle.wait() or not handle.is_closed:
+            items = handle.take()
+            self.writer.items(self.task.node, items)
+            messages = 0
+            with self.turn:
+                for item in items:
+                    if isinstance(item, Delivery):
+                        messages += item.message_count
+                        self.heard[item.origin] = item.last
+                    elif isinstance(item, ViewInstalled):
+                        self.view = item.view
+                self.turn.notify_all()
+            handle.consumed(messages)
+
+    # What goes
+
+    def _load(self) -> None:
+        task = self.task
+        rng = split(task.plan.seed, f"load {task.node} start {task.start}")
+        while True:
+            self._going.wait()
+            began_s, sent = time.monotonic(), 0
+            while self._going.is_set():
+                due = (time.monotonic() - began_s) * task.plan.rate
+                while sent < due and self._room.acquire(timeout=BEAT_S):
+                    self._send(self._payload(rng))
+                    sent += 1
+                threading.Event().wait(BEAT_S)
+
+    def _payload(self, rng: Random) -> bytes:
+        self.number += 1
+        size_bytes = rng.randrange(2_000, 20_000) if rng.random() < LARGE else rng.randrange(400)
+        return b"%d.%d %d " % (self.task.node, self.task.start, self.number) + rng.randbytes(size_bytes)
+
+    def _send(self, payload: bytes) -> None:
+        self.writer.offer(self.handle.me, payload)
+        sent = self.handle.send([payload])
+        self._unsettled.add(sent)
+        sent.add_done_callback(lambda _: self._settled(sent))
+
+    def _settled(self, sent: Sent) -> None:
+        """Write down the numbers, in the protocol thread, before the message leaves."""
+        self._unsettled.discard(sent)
+        self._room.release()
+        result = None if sent.cancelled() or sent.exception() is not None else sent.result()
+        if isinstance(result, Accepted):
+            self.writer.accept(self.handle.me, result.first, result.last, sent.payloads[0])
+
+    # What the lines of the parent do
+
+    def members(self, count: str) -> dict[str, Any]:
+        """Wait until so many are in the view."""
+        with self.turn:
+            met = self.turn.wait_for(lambda: self.view is not None and len(self.view.members) == int(count), PATIENCE_S)
+        return {"met": met}
+
+    def go(self) -> dict[str, Any]:
+        """Begin to send."""
+        self._going.set()
+        return {}
+
+    def halt(self) -> dict[str, Any]:
+        """Send no more."""
+        self._going.clear()
+        return {}
+
+    def look(self) -> dict[str, Any]:
+        """Say where this member stands: its view, what it has heard of each, and its own marks."""
+        me, low, high = self.handle.ask(_marks).result(PATIENCE_S)
+        with self.turn:
+            view = self.view
+            heard = {str(origin): seqno for origin, seqno in self.heard.items()}
+            members = [] if view is None else [str(member) for member in view.members]
+        idle = not self._going.is_set() and not self._unsettled
+        return {"me": me, "low": low, "high": high, "heard": heard, "members": members, "idle": idle}
+
+    def end(self) -> dict[str, Any]:
+        """Write that this life is there at the end; say what was counted."""
+        me = self.handle.me
+        self.writer.rest(me)
+        chaos = self.handle.transport
+        assert isinstance(chaos, Chaos)
+        return {"struck": chaos.chain.struck}
+
+
+def _marks(member: Participant) -> tuple[str, int, int]:
+    window = member.outbound.window
+    return str(member.me), window.low, window.high
+
+
+def main() -> None:
+    """Do what the lines say, until there are no more."""
+    soaked = Soaked(Task.decode(sys.argv[1]))
+    for line in sys.stdin:
+        what, *arguments = line.split()
+        try:
+            answer = getattr(soaked, what)(*arguments)
+        except (GaplessError, TimeoutError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)  # noqa: T201 - the parent listens
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Traces: rows of what happened, written by real processes or by the simulator, and the checks that read them."""
+
+from gapless.trace.checks import CHECKS, check
+from gapless.trace.facts import Facts, Violation
+from gapless.trace.reader import merged, read
+from gapless.trace.schema import COLUMNS, EVENTS, Row
+from gapless.trace.writer import Writer
+
+__all__ = ["CHECKS", "COLUMNS", "EVENTS", "Facts", "Row", "Violation", "Writer", "check", "merged", "read"]

@@ -1,0 +1,235 @@
+"""The invariants of docs/invariants.md, as far as a trace alone can show them: pure functions over its rows.
+
+Each has the id of the check that the simulator runs online (gapless.sim.checkers). The simulator sees frames, windows
+and bytes, these see rows only; where they promise less, the docstring says so. Rows come in the order of time, causes
+before effects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.trace.facts import Facts, Violation
+from gapless.trace.settled import delivery, one_group, stability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gapless.trace.schema import Row
+
+Stream = tuple[str, str]
+"""A reader and an origin."""
+
+
+def no_creation(facts: Facts) -> Iterator[Violation]:
+    """S1: numbers are given one after the other, and what is delivered has been sent before."""
+    high: dict[str, int] = {}
+    for row in facts.among("SEND", "DELIVER"):
+        sent = high.get(row.origin, 0)
+        if row.event == "SEND":
+            if row.seqno != sent + 1:
+                yield _wrong("S1", row, f"{row.seqno} goes out as new, but {sent} was last")
+            high[row.origin] = max(sent, row.seqno_last)
+        elif row.seqno_last > sent:
+            yield _wrong("S1", row, f"delivers {_range(row)} of {row.origin}, which has sent {sent}")
+
+
+def no_duplicate(facts: Facts) -> Iterator[Violation]:
+    """S2: a life delivers nothing twice."""
+    last: dict[Stream, int] = {}
+    for row in facts.of("DELIVER"):
+        key = row.member, row.origin
+        if row.seqno <= last.get(key, 0):
+            yield _wrong("S2", row, f"delivers {_range(row)} of {row.origin} after {last[key]}")
+        last[key] = max(last.get(key, 0), row.seqno_last)
+
+
+def gapless_prefix(facts: Facts) -> Iterator[Violation]:
+    """S3: each stream is delivered from the start that was told, one after the other; a new start counts once.
+
+    Of a message in pieces that had begun before the start the rest cannot be handed out: delivery begins behind it.
+    What a state covers is not in the trace: whoever was given one may begin anywhere.
+    """
+    inside = {
+        (row.origin, number): row.seqno_last + 1
+        for row in facts.of("ACCEPT")
+        for number in range(row.seqno + 1, row.seqno_last + 1)
+    }
+    starts: dict[Stream, list[int]] = {}
+    for row in facts.among("START", "LOST"):
+        first = row.seqno if row.event == "START" else row.seqno_last + 1
+        starts.setdefault((row.member, row.origin), []).append(inside.get((row.origin, first), first))
+    due: dict[Stream, int] = {}
+    given = {row.member for row in facts.of("STATE_IN")}
+    for row in facts.of("DELIVER"):
+        key = row.member, row.origin
+        wanted = due.get(key, 1 if row.member == row.origin else 0)
+        if row.seqno > wanted:
+            told = starts.get(key, [])
+            if row.seqno in told:
+                told.remove(row.seqno)
+            elif key in due or row.member not in given:
+                yield _wrong("S3", row, f"delivers {row.seqno} of {row.origin}, {wanted or 'no start'} is next")
+        due[key] = max(wanted, row.seqno_last + 1)
+
+
+def integrity(facts: Facts) -> Iterator[Violation]:
+    """S4: the bytes delivered are the bytes sent.
+
+    Of a send whose numbers a killed process could not write down any more: bytes that an application gave.
+    """
+    accepted = {(row.origin, row.seqno): row for row in facts.of("ACCEPT")}
+    if not accepted:
+        return
+    offered = {row.payload_hash for row in facts.of("OFFER")}
+    for row in facts.of("DELIVER"):
+        sent = accepted.get((row.origin, row.seqno))
+        if sent is None:
+            if row.payload_hash not in offered or row.origin in facts.at_end:
+                yield _wrong("S4", row, f"delivers bytes as {_range(row)} of {row.origin} that nobody gave")
+        elif (sent.seqno_last, sent.payload_hash) != (row.seqno_last, row.payload_hash):
+            yield _wrong("S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent")
+
+
+def window(facts: Facts) -> Iterator[Violation]:
+    """S6: no window reaches further than it may; how far stands in the row of the life's beginning."""
+    for row in facts.of("STATE"):
+        low = row.low if row.origin == row.member else row.delivered
+        reach = facts.reach.get(row.member)
+        if reach is not None and row.high - low > reach:
+            yield _wrong("S6", row, f"the window of {row.origin} reaches from {low} to {row.high}, {reach} are allowed")
+
+
+def marks(facts: Facts) -> Iterator[Violation]:
+    """S7: low <= delivered <= high, and none goes down while the origin stays a member."""
+    known: dict[Stream, tuple[int, int, int]] = {}
+    for row in facts.among("STATE", "VIEW"):
+        if row.event == "VIEW":
+            stay = facts.members(row) or ()
+            for key in [key for key in known if key[0] == row.member and key[1] not in (*stay, row.member)]:
+                del known[key]
+            continue
+        key, found = (row.member, row.origin), (row.low, row.delivered, row.high)
+        before = known.get(key, (0, 0, 0))
+        if not row.low <= row.delivered <= row.high:
+            yield _wrong("S7", row, f"marks of {row.origin} are out of order: {found}")
+        if any(new < old for new, old in zip(found, before, strict=True)):
+            yield _wrong("S7", row, f"marks of {row.origin} went back from {before} to {found}")
+        known[key] = found
+
+
+def acks_are_true(facts: Facts) -> Iterator[Violation]:
+    """S8: an ack comes only from a member that has taken the stream that far."""
+    taken: dict[Stream, int] = {}
+    for row in facts.among("STATE", "ACK_IN"):
+        if row.event == "STATE":
+            key = row.member, row.origin
+            taken[key] = max(taken.get(key, 0), row.delivered)
+        elif row.seqno_last > (has := taken.get((row.peer, row.origin), 0)):
+            yield _wrong("S8", row, f"an ack of {row.peer} for {row.seqno_last} came in; it has {has}")
+
+
+def purge_is_safe(facts: Facts) -> Iterator[Violation]:
+    """S9: what a sender purges, every member of its view has acknowledged, or came too late for."""
+    high: dict[str, int] = {}
+    acks: dict[str, dict[str, int] | None] = {}
+    for row in facts.among("SEND", "VIEW", "ACK_IN", "PURGE"):
+        me = row.member
+        table = acks.get(me)
+        if row.event == "SEND":
+            high[me] = row.seqno_last
+        elif row.event == "VIEW":
+            members = facts.members(row)
+            others = [] if members is None else [member for member in members if member != me]
+            before, now = table or {}, high.get(me, 0)
+            acks[me] = None if members is None else {member: before.get(member, now) for member in others}
+        elif table is None or row.origin != me:
+            continue
+        elif row.event == "ACK_IN":
+            if row.peer in table:
+                table[row.peer] = max(table[row.peer], row.seqno_last)
+        else:
+            for member, ack in table.items():
+                if ack < row.seqno_last:
+                    yield _wrong("S9", row, f"purges up to {row.seqno_last}, but {member} has acknowledged {ack}")
+
+
+def repairs_are_asked_for(facts: Facts) -> Iterator[Violation]:
+    """S10: a repair is of what was asked for, unless it is marked as unasked. Its bytes are a matter of S4."""
+    asked: dict[Stream, set[int]] = {}
+    for row in facts.among("NAK_IN", "REPAIR"):
+        wanted = asked.setdefault((row.member, row.origin), set())
+        numbers = range(row.seqno, row.seqno_last + 1)
+        if row.event == "NAK_IN":
+            wanted.update(numbers)
+        elif row.reason != "unasked" and not wanted.issuperset(numbers):
+            yield _wrong("S10", row, f"sends {_range(row)} of {row.origin} again, which nobody has asked for")
+
+
+def naks_are_legal(facts: Facts) -> Iterator[Violation]:
+    """S11: a nak names what exists and has not been delivered. Its pace is left to the simulator."""
+    taken: dict[Stream, int] = {}
+    high: dict[str, int] = {}
+    for row in facts.among("STATE", "SEND", "NAK_OUT"):
+        if row.event == "STATE":
+            taken[row.member, row.origin] = row.delivered
+        elif row.event == "SEND":
+            high[row.origin] = row.seqno_last
+        else:
+            has, sent = taken.get((row.member, row.origin), 0), high.get(row.origin, 0)
+            if row.seqno <= has or row.seqno_last > sent:
+                yield _wrong("S11", row, f"asks for {_range(row)} of {row.origin}; it has {has}, {sent} were sent")
+
+
+def views(facts: Facts) -> Iterator[Violation]:
+    """S15: one id is one list; numbers rise; a member is in its views, their maker is first, all have lived."""
+    last: dict[str, int] = {}
+    for row in facts.of("VIEW"):
+        if row.seqno_last <= last.get(row.member, 0):
+            yield _wrong("S15", row, f"view {row.seqno_last} follows view {last[row.member]}")
+        last[row.member] = row.seqno_last
+    lists: dict[tuple[int, str], str] = {}
+    lives = {row.member for row in facts.of("BEGIN")}
+    for row in facts.of("MEMBERS"):
+        members = row.reason.split()
+        if lists.setdefault((row.view, row.origin), row.reason) != row.reason:
+            yield _wrong("S15", row, f"view {row.view} of {row.origin} has two lists of members")
+        if row.member not in members:
+            yield _wrong("S15", row, f"view {row.view} is told to a life that is not in it")
+        if members[:1] != [row.origin]:
+            yield _wrong("S15", row, f"view {row.view} was made by {row.origin}, which is not its first member")
+        if lives and (unknown := sorted(set(members) - lives)):
+            yield _wrong("S15", row, f"view {row.view} names {', '.join(unknown)}, which never lived")
+
+
+def _wrong(check: str, row: Row, message: str) -> Violation:
+    return Violation(check, row.t_ns, row.member, message)
+
+
+def _range(row: Row) -> str:
+    return f"{row.seqno}..{row.seqno_last}"
+
+
+CHECKS: dict[str, Callable[[Facts], Iterator[Violation]]] = {
+    "S1": no_creation,
+    "S2": no_duplicate,
+    "S3": gapless_prefix,
+    "S4": integrity,
+    "S6": window,
+    "S7": marks,
+    "S8": acks_are_true,
+    "S9": purge_is_safe,
+    "S10": repairs_are_asked_for,
+    "S11": naks_are_legal,
+    "S15": views,
+    "L1": delivery,
+    "L2": stability,
+    "L6": one_group,
+}
+"""Every check of a trace, by the id of its invariant."""
+
+
+def check(rows: Iterable[Row]) -> list[Violation]:
+    """Return everything that is wrong with a trace, by invariant, in the order of time."""
+    facts = Facts(rows)
+    return [violation for look in CHECKS.values() for violation in look(facts)]
