@@ -314,15 +314,9 @@ class Outbound:
                 self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
+        size_bytes, epoch = run.size_bytes, self.epoch
         context.step(
-            "REPAIR",
-            self.me,
-            run.first,
-            run.last,
-            peer=to,
-            size_bytes=run.size_bytes,
-            reason="unasked",
-            epoch=self.epoch,
+            "REPAIR", self.me, run.first, run.last, peer=to, size_bytes=size_bytes, reason="unasked", epoch=epoch
         )
         context.transmit(to, Data(run, True, self.epoch, first))
         context.count("sent.repair")
