@@ -68,7 +68,7 @@ def draw_blows(plan: Plan) -> list[Blow]:
             back_s = start_s + rng.choice((0.05, expelled_s))
             blows += (Blow(start_s, victims[at], signal.SIGKILL), Blow(back_s, victims[at], None))
         else:
-            back_s = start_s + expelled_s * rng.uniform(1.1, 1.5)
+            back_s = start_s + expelled_s * rng.uniform(1.3, 1.6)
             blows += (Blow(start_s, victims[at], signal.SIGSTOP), Blow(back_s, victims[at], signal.SIGCONT))
     return sorted(blows)
 
@@ -94,15 +94,17 @@ class Member:
     def __init__(self, task: Task, network: Network) -> None:
         self.task = task
         self.memory: list[float] = []
+        self._owed = 0
         self.complaints = Path(task.path).with_suffix(".err")
-        self.process = subprocess.Popen(  # noqa: S603 - the command is our own
-            [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.complaints.open("w"),
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )
+        with self.complaints.open("w") as complaints:
+            self.process = subprocess.Popen(  # noqa: S603 - the command is our own
+                [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            )
         network.connect(task, self.process)
 
     @property
@@ -113,9 +115,16 @@ class Member:
     def tell(self, words: str) -> None:
         """Say a line."""
         print(words, file=self.process.stdin, flush=True)
+        self._owed += 1
 
     def hear(self) -> dict[str, Any]:
-        """Return the answer to a line."""
+        """Return the answer to the last line; those before it are of no interest any more."""
+        while self._owed > 1:
+            self._answer()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        self._owed -= 1
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -134,7 +143,7 @@ class Member:
     def end(self) -> None:
         """Be rid of it."""
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 def resident_mb(pid: int) -> float | None:
@@ -168,12 +177,13 @@ class Soak:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        self._end()
+        for member in self.members:
+            member.end()
 
     def _end(self) -> None:
-        """Be rid of all processes; whoever listens to one is told that it has ended."""
-        for member in (*self.members, *self.former):
-            member.end()
+        """Kill all processes; whoever listens to one is told that it has ended."""
+        for member in self.members:
+            member.process.kill()
 
     def _start(self, at: int, start: int) -> Member:
         path = self.folder / f"member-{at + 1}-{start}.jsonl"
@@ -193,14 +203,16 @@ class Soak:
             raise GaplessError(f"not all of {self.plan.members} members have come; is the machine overloaded?")
 
     def load(self, progress: Callable[[float], None]) -> None:
-        """Let everybody send, and let the blows fall."""
+        """Let everybody send, and let the blows fall. What is late makes all that follows late."""
         self.ask("go")
         plan, began_s = self.plan, time.monotonic()
         agenda = [(blow.at_s, blow) for blow in draw_blows(plan)]
         every_s = plan.seconds / SAMPLES
         times = sorted([*agenda, *((every_s * turn, None) for turn in range(1, SAMPLES + 1))], key=lambda one: one[0])
         for at_s, blow in times:
-            threading.Event().wait(max(0.0, began_s + at_s - time.monotonic()))
+            left_s = began_s + at_s - time.monotonic()
+            threading.Event().wait(max(0.0, left_s))
+            began_s -= min(0.0, left_s)
             if blow is not None:
                 self._strike(blow)
             else:
@@ -217,7 +229,6 @@ class Soak:
         self.former.append(member)
         again = self.members[blow.member] = self._start(blow.member, member.task.start + 1)
         again.tell("go")
-        again.hear()
 
     def rest(self) -> bool:
         """Let nobody send any more, and wait until everything has arrived everywhere; return whether it has."""
