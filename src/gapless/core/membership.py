@@ -381,6 +381,8 @@ class Membership:
 
     def show(self, to: Address, context: Context, *, rarely: bool = False) -> None:
         """Say in which view this member is, and whether ``to`` is in it; ``rarely``: only now and then."""
+        if to in self._let_go and self.coordinator.unconfirmed:
+            return  # some may still wait for its acks: it is to stay until all have the view without it
         if rarely:
             last_ns = self._asked_ns.get(to, -self.config.heartbeat_interval_ns)
             if context.now_ns - last_ns < self.config.heartbeat_interval_ns:
