@@ -1,8 +1,9 @@
-"""What a group of real processes over UDP on loopback does in a second, and what it costs, beside raw sockets.
+"""What a group of real processes over UDP or TCP on loopback does in a second, and what it costs, beside raw sockets.
 
 Every member sends as fast as it is let, and takes in what all others send. The limit beside it is measured in the same
 run, by as many processes with bare sockets that send datagrams of the same size to each other and count what arrives:
-no order, no repair, no flow control, and what overflows is lost. Both are given the same time, in turns.
+no order, no repair, no flow control, and what overflows is lost; over TCP with bare streams that are always full.
+Both are given the same time, in turns.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gapless.bench.member import WARM_UP_S, Spec
 from gapless.bench.processes import Processes, free_ports
+from gapless.profiles import GROUP
 from gapless.transport.sockets import ask_for_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KINDS = ("gapless", "raw")
+TRANSPORTS = ("udp", "tcp")
 FRAME_BYTES = 60_000
 LIMIT_S = 180
 
@@ -36,6 +39,8 @@ LIMIT_S = 180
 class Figure:
     """One line of the result; what a receiver gets is that of the slowest."""
 
+    transport: str
+    profile: str
     members: int
     frame_bytes: int
     message_bytes: int
@@ -79,8 +84,58 @@ class RawMember:
                 self.socket.sendto(datagram, other)
 
 
-def raw_member(ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float) -> None:
-    made = RawMember(ports, at, message_bytes, frame_bytes)
+class RawStreams:
+    """The same with a bare stream to each other."""
+
+    def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
+        self.message_bytes = message_bytes
+        self.data = b"x" * frame_bytes
+        self.counts = [0] * len(ports)
+        listener = socket.create_server(("127.0.0.1", ports[at]))
+        self.others = [patient_connection(port) for port in ports[:at]]
+        self.others += [listener.accept()[0] for _ in ports[at + 1 :]]
+        for number, one in enumerate(self.others):
+            threading.Thread(target=self.read, args=(one, number), daemon=True).start()
+
+    @property
+    def count(self) -> int:
+        """How many messages have come."""
+        return sum(self.counts) // self.message_bytes
+
+    def read(self, one: socket.socket, number: int) -> None:
+        """Count what comes."""
+        buffer = bytearray(1 << 18)
+        while size := one.recv_into(buffer):
+            self.counts[number] += size
+
+    def run(self, until_s: float) -> None:
+        """Send as fast as possible, to each without waiting for another."""
+        senders = [threading.Thread(target=self.send, args=(one, until_s), daemon=True) for one in self.others]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+
+    def send(self, one: socket.socket, until_s: float) -> None:
+        """Fill one stream."""
+        while time.monotonic() < until_s:
+            one.sendall(self.data)
+
+
+def patient_connection(port: int) -> socket.socket:
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            assert time.monotonic() < until_s, "the others have not come"
+            time.sleep(0.01)
+
+
+def raw_member(
+    transport: str, ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float
+) -> None:
+    made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
     sys.stdin.readline()
     made.run(time.monotonic() + WARM_UP_S)
@@ -98,17 +153,26 @@ def raw_member(ports: list[int], at: int, message_bytes: int, frame_bytes: int, 
 # The parent
 
 
-def group(kind: str, members: int, message_bytes: int, frame_bytes: int, duration_s: float) -> list[dict[str, Any]]:
+class Way(NamedTuple):
+    """Over what is measured, with which profile and which frames."""
+
+    transport: str
+    profile: str
+    frame_bytes: int
+
+
+def group(kind: str, members: int, message_bytes: int, way: Way, duration_s: float) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
     ports = free_ports(members)
     commands = []
     for at in range(members):
         if kind == "gapless":
-            knobs = {"max_frame_bytes": frame_bytes}
+            knobs = {"max_frame_bytes": way.frame_bytes, "profile": way.profile}
             spec = Spec(ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs)
+            spec = replace(spec, transport=way.transport)
             commands.append([sys.executable, "-m", "gapless.bench.member", spec.encode()])
         else:
-            asked = json.dumps([ports, at, message_bytes, frame_bytes, duration_s])
+            asked = json.dumps([way.transport, ports, at, message_bytes, way.frame_bytes, duration_s])
             commands.append([sys.executable, __file__, "--member", asked])
     with Processes(commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]) as processes:
         processes.hear()
@@ -127,13 +191,13 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(members: int, sizes: Sequence[int], frame_bytes: int, rounds: int, duration_s: float) -> list[Figure]:
+def measure(members: int, sizes: Sequence[int], way: Way, rounds: int, duration_s: float) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
         for size in sizes:
             for kind in KINDS:
-                results = group(kind, members, size, frame_bytes, duration_s)
+                results = group(kind, members, size, way, duration_s)
                 found.setdefault((kind, size), []).append(summary(results, size))
                 repairs[size] += sum(result["repairs"] for result in results)
     figures = []
@@ -143,8 +207,8 @@ def measure(members: int, sizes: Sequence[int], frame_bytes: int, rounds: int, d
         )
         figures.append(
             Figure(
+                **way._asdict(),
                 members=members,
-                frame_bytes=frame_bytes,
                 message_bytes=size,
                 messages_per_s=round(speed),
                 mb_per_s=round(mb, 1),
@@ -173,14 +237,15 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     for line in figures:
         print(
-            f"\n{line.members} members, all sending {line.message_bytes} B messages in frames of {line.frame_bytes} B"
+            f"\n{line.transport}, {line.profile}: {line.members} members, all sending {line.message_bytes} B messages"
+            f" in frames of {line.frame_bytes} B"
             f"\n  slowest receiver   {line.messages_per_s:>9} messages/s  {line.mb_per_s:>7} MB/s"
             f"   raw sockets {line.raw_mb_per_s:>7} MB/s   ratio {line.ratio_speed}"
             f"\n  CPU                {line.cpu_s_per_million:>9} s/million deliveries"
             f"      raw sockets {line.raw_cpu_s_per_million:>7}        ratio {line.ratio_cpu}"
             f"\n  repairs            {line.repairs:>9}"
         )
-    print("\nratio of speed: higher is better, of CPU: lower; raw sockets give no order and lose what overflows")
+    print("\nratio of speed: higher is better, of CPU: lower; raw UDP sockets give no order and lose what overflows")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -198,7 +263,7 @@ def number(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="bench/udp.py", description="Measure a group over UDP on loopback.", allow_abbrev=False)
+    parser = OneLineParser(prog="bench/udp.py", description="Measure a group on loopback.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
     parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
@@ -207,13 +272,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
+    parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="over what, one after the other (udp)")
+    parser.add_argument("--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.member:
         raw_member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    figures = measure(options.members, options.size or (100, 1000), options.frame, options.rounds, options.seconds)
+    ways = [Way(transport, options.profile, options.frame) for transport in options.transport or ("udp",)]
+    sizes = options.size or (100, 1000)
+    figures = [one for way in ways for one in measure(options.members, sizes, way, options.rounds, options.seconds)]
     if options.json:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
     else:

@@ -43,3 +43,12 @@ def test_a_group_over_udp_beside_raw_sockets(capsys: pytest.CaptureFixture[str])
     assert line["messages_per_s"] > 100
     assert line["raw_mb_per_s"] > 0
     assert line["ratio_cpu"] > 0
+
+
+def test_a_group_over_tcp_beside_raw_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--transport", "tcp", "--profile", "ordered", "--members", "2", "--size", "1000"]
+    assert udp.main(["--json", "--rounds", "1", "--seconds", "0.3", *options]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["figures"]
+    assert (line["transport"], line["profile"], line["repairs"]) == ("tcp", "ordered", 0)
+    assert line["messages_per_s"] > 100
+    assert line["raw_mb_per_s"] > 0

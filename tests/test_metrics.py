@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
+import sys
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, contextmanager
@@ -15,6 +18,8 @@ from gapless.bench.processes import free_ports
 from gapless.errors import GaplessError, TransportError
 from gapless.exporters import Endpoint, observe
 from gapless.metrics import Look, prometheus
+from gapless.transport import Problems
+from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,8 +132,24 @@ def test_the_endpoint() -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
 
 
+def test_opentelemetry_reads_the_same_figures() -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.metrics")
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    reader = export.InMemoryMetricReader()
+    provider = sdk.MeterProvider(metric_readers=[reader])
+    with members(1) as (a,):
+        observe(lambda: [a.look()], provider.get_meter("gapless"))
+        data = json.loads(reader.get_metrics_data().to_json())
+        provider.shutdown()
+    (scope,) = data["resource_metrics"][0]["scope_metrics"]
+    found = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
+    assert found["gapless.members"][0]["value"] == 1
+    assert found["gapless.members"][0]["attributes"]["group"] == "figures"
+    assert found["gapless.events_total"]
+
+
 def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(GaplessError, match="pip install"):
         observe(list)
 
@@ -137,3 +158,21 @@ def test_without_opentelemetry_there_is_a_clear_word(monkeypatch: pytest.MonkeyP
 def test_what_is_no_look_is_an_error(text: bytes) -> None:
     with pytest.raises(GaplessError, match="no look"):
         Look.decode(text)
+
+
+def test_views_are_news_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gapless")
+    with members(2):
+        pass
+    assert [record for record in caplog.records if "view" in record.getMessage() and record.levelno == logging.INFO]
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"gapless"}
+
+
+def test_the_same_news_come_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gapless")
+    news = Problems(logging.INFO, NS_PER_S * 60)
+    for number in range(100):
+        news.add("view", number)
+        news.add("expelled", number)
+    assert [record.args[0] for record in caplog.records if record.args] == ["view", "expelled"]  # type: ignore[index]
+    assert news.counters == {"view": 100, "expelled": 100}

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gapless import blocking as blocking, errors as errors
+    from gapless import blocking as blocking, errors as errors, events as events
     from gapless.channel import Group as Group, Request as Request, Sent as Sent, join as join
     from gapless.config import Config as Config
     from gapless.errors import GaplessError as GaplessError
@@ -33,10 +33,11 @@ _WHERE = {
     "Mode": "modes",
 }
 """Where each name stands; it is imported when somebody asks for it."""
+_MODULES = {"blocking", "errors", "events"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"blocking", "errors"}:
+    if name in _MODULES:
         return import_module(f"gapless.{name}")
     if name in _WHERE:
         return getattr(import_module(f"gapless.{_WHERE[name]}"), name)
@@ -44,4 +45,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, "blocking", "errors"})
+    return sorted({*globals(), *_WHERE, *_MODULES})

@@ -155,9 +155,12 @@ class Group(Face):
 
     def events(self) -> Iterator[Message | Told]:
         """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
-        own = self._own
-        while (found := run(own.receive(own.inbox.next_item, all_events=True))) is not None:
+        while (found := self.next_event()) is not None:
             yield found
+
+    def next_event(self, timeout: Time | None = None) -> Message | Told | None:
+        """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
+        return run(self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True))
 
     def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
         """Wait until the view has at least ``count`` members, this one included."""

@@ -198,9 +198,12 @@ class Group(Face):
 
     async def events(self) -> AsyncIterator[Message | Told]:
         """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""
-        own = self._own
-        while (found := await drive(own.receive(own.inbox.next_item, all_events=True))) is not None:
+        while (found := await self.next_event()) is not None:
             yield found
+
+    async def next_event(self, timeout: Time | None = None) -> Message | Told | None:  # noqa: ASYNC109
+        """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
+        return await drive(self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True))
 
     async def wait_for_members(self, count: int, timeout: Time | None = None) -> None:  # noqa: ASYNC109
         """Wait until the view has at least ``count`` members, this one included."""
@@ -297,7 +300,7 @@ def join(group: str, **options: Unpack[JoinOptions]) -> Group:
             - ``discover``: where others could be, as text (docs/discovery.md) or as a ``Discovery``; by default
               multicast, and on one machine a directory of this user.
             - ``transport``: ``"auto"`` (multicast where that works, else a copy to each member), ``"multicast"``,
-              ``"mesh"``, or a transport that is open already.
+              ``"mesh"``, ``"tcp"``, or a transport that is open already.
             - ``config``: a ``Config``, knobs by name (``{"capacity": 64}``), or the path of a TOML file.
             - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says what it has.
             - ``state``: an object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such functions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from gapless.metrics import CONTENT_TYPE, Look, help_of, prometheus, samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
+
+MOMENT_S = 0.2
+"""Instruments that are read within this time see the same look."""
 
 
 class Endpoint:
@@ -76,15 +80,32 @@ def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
     except ModuleNotFoundError:
         raise GaplessError("opentelemetry is not installed; run: pip install 'gapless[otel]'") from None
     meter = meter or api.get_meter("gapless")
-    kinds = {name: kind for one in looks() for name, kind, _, _ in samples(one)}
+    taken = _Taken(looks)
 
     def reader(wanted: str) -> Callable[[Any], Iterator[Any]]:
         def read(_: Any) -> Iterator[Any]:
-            found = (sample for one in looks() for sample in samples(one))
+            found = (sample for one in taken.looks() for sample in samples(one))
             yield from (api.Observation(value, labels) for name, _, labels, value in found if name == wanted)
 
         return read
 
-    for name, kind in kinds.items():
+    for name, kind in {name: kind for one in taken.looks() for name, kind, _, _ in samples(one)}.items():
         make = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
         make(name.replace("_", ".", 1), callbacks=[reader(name)], description=help_of(name))
+
+
+class _Taken:
+    """Looks that were taken a moment ago serve all the instruments that are read together."""
+
+    def __init__(self, looks: Callable[[], Iterable[Look]]) -> None:
+        self._take = looks
+        self._looks: list[Look] = []
+        self._taken_s: float | None = None
+        self._lock = threading.Lock()
+
+    def looks(self) -> list[Look]:
+        with self._lock:
+            now_s = time.monotonic()
+            if self._taken_s is None or now_s - self._taken_s > MOMENT_S:
+                self._looks, self._taken_s = list(self._take()), now_s
+            return self._looks

@@ -11,6 +11,8 @@ from typing import Any
 
 from tests.transport.processes import ENVIRONMENT
 
+FORK = "ignore:This process:DeprecationWarning"
+"""Newer interpreters warn of a fork in a process with threads; here that is what is tested."""
 PROGRAMS = Path(__file__).resolve().parent / "programs.py"
 
 
@@ -20,7 +22,7 @@ class Program:
     def __init__(self, name: str, ports: list[int], **more: Any) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAMS), name, json.dumps({"ports": ports, **more})],
+            [sys.executable, "-W", "error", "-W", FORK, str(PROGRAMS), name, json.dumps({"ports": ports, **more})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import gapless
-from gapless.core.ready import Expelled
-from gapless.errors import ClosedError, ConfigError, DepartedError, LocalProtocolError
+from gapless.errors import ClosedError, ConfigError, DepartedError, GaplessError, LocalProtocolError
+from gapless.events import Expelled
 from tests.channel.company import company, options, read, run
 from tests.transport.networks import free_ports
 
@@ -112,6 +112,33 @@ def test_one_that_may_not_come_back_ends() -> None:
             assert last.is_closed
             with pytest.raises(ClosedError):
                 await last.send(b"x")
+
+    run(story())
+
+
+def test_a_machine_that_fails_ends_its_group_and_no_other() -> None:
+    def trace(*_: object) -> None:
+        if broken:
+            raise ZeroDivisionError("planted")
+
+    broken: list[bool] = []
+
+    async def story() -> None:
+        ports = free_ports(2)
+        async with (
+            gapless.join("tests", trace=trace, **options(ports)) as one,
+            gapless.join("others", **options(free_ports(1))) as other,
+        ):
+            broken.append(True)
+            with pytest.raises(GaplessError, match="has failed: ZeroDivisionError: planted"):
+                await one.receive(20)
+            health = await one.health()
+            assert (health.state, health.ok) == ("failed", False)
+            assert "planted" in str(health)
+            with pytest.raises(GaplessError, match="planted"):
+                await one.send(b"x")
+            await other.send(b"fine")
+            assert await read(other, 1) == [b"fine"]
 
     run(story())
 

@@ -33,6 +33,14 @@ def test_a_group_is_measured_and_every_message_checked(capsys: pytest.CaptureFix
     assert "auto, udp" in skipped["reason"]
 
 
+def test_tcp_is_measured_too_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, "--size", "1000", "--transport", "tcp", "--loss", "0,0.1")
+    (figure,), (skipped,) = found["figures"], found["skipped"]
+    assert (figure["transport"], figure["lost"], figure["duplicated"], figure["out_of_order"]) == ("tcp", 0, 0, 0)
+    assert (skipped["transport"], skipped["loss"]) == ("tcp", 0.1)
+    assert "loses nothing" in skipped["reason"]
+
+
 def test_loss_costs_repairs_and_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "--size", "30000", "--loss", "0.2", "--senders", "1", "--seconds", "1")
     (figure,) = found["figures"]

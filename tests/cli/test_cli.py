@@ -143,9 +143,9 @@ def test_sim_of_membership(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = answer(capsys, "sim", "--membership", "3"), answer(capsys, "sim", "3", "--membership")
     assert first == second
     assert first["digest"] != answer(capsys, "sim", "3")["digest"]
-    assert (
-        "merge of two" in answer(capsys, "sim", "--membership", "--seeds", "2", "--workers", "1")["must_happen_missing"]
-    )
+    missing = answer(capsys, "sim", "--membership", "--seeds", "2", "--workers", "1")["must_happen_missing"]
+    assert isinstance(missing, list)
+    assert "merge of two" in missing
 
 
 def test_sim_with_given_knobs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +201,10 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     assert done.returncode == 2
     assert "gapless[cli]" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_shell_completes_commands() -> None:
+    environment = {**os.environ, "_GAPLESS_COMPLETE": "bash_complete", "COMP_WORDS": "gapless do", "COMP_CWORD": "1"}
+    code = "from gapless.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["plain,doctor"]

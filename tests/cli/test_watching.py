@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import urllib.request
 
 import pytest
 
@@ -115,3 +116,24 @@ def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = diagnosis.java()
     assert finding.verdict == "note"
     assert "/nowhere" in finding.found
+
+
+def test_top_serves_the_figures_of_all_members() -> None:
+    with stage(2) as group:
+        reader = group.start("listen", "--json", "--events")
+        reader.wait_for('"kind": "view"')
+        watcher = group.start("top", "--json", "--interval", "100ms", "--serve", "0")
+        address = watcher.wait_for("serving ", "stderr").split()[1]
+        watcher.wait_for('"slow": []')
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            text = answer.read().decode()
+        members = {line.split('member="')[1].partition('"')[0] for line in text.splitlines() if "gapless_view{" in line}
+        assert len(members) == 2
+        watcher.interrupt()
+        assert watcher.end()[0] == 0
+
+
+@pytest.mark.parametrize("place", ["here", ":", ":9464", "99999", "host:"])
+def test_a_place_to_serve_that_is_none(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", "talk", "--serve", place]) == 2
+    assert "--serve" in capsys.readouterr().err

@@ -194,7 +194,7 @@ def test_s16_too_many_signs_of_life(frame: Frame) -> None:
     assert court.broken == {"S16"}
 
 
-# S19: leaving
+# S20: leaving
 
 
 def test_s19_leaving_with_everything_delivered_is_fine() -> None:
@@ -210,7 +210,7 @@ def test_s19_leaving_before_others_have_everything() -> None:
     court.judge.violations.clear()
     court.lives[A].leaving_ns = 0
     court.forge(A, Leave(A), to=B)
-    assert court.broken == {"S19"}
+    assert court.broken == {"S20"}
 
 
 def test_s19_patience_ends() -> None:
@@ -226,10 +226,10 @@ def test_s19_patience_ends() -> None:
 def test_s19_leaving_without_a_wish() -> None:
     court = together(A, B)
     court.forge(A, Leave(A), to=B)
-    assert court.broken == {"S19"}
+    assert court.broken == {"S20"}
 
 
-# S20: patience
+# S21: patience
 
 
 def test_s20_a_suspicion_where_nothing_is_wrong() -> None:
@@ -238,7 +238,7 @@ def test_s20_a_suspicion_where_nothing_is_wrong() -> None:
     assert court.broken == set()
     court.judge.calm = True
     court.forge(A, events=(Suspected(B),))
-    assert court.broken == {"S20"}
+    assert court.broken == {"S21"}
 
 
 def test_s20_the_dead_may_be_suspected() -> None:
@@ -263,10 +263,10 @@ def test_s20_an_expulsion_for_a_short_pause() -> None:
     assert court.broken == set()
     court.judge.gentle = True
     court.forge(A, events=(Expelled(ViewId(2, B)),))
-    assert court.broken == {"S20"}
+    assert court.broken == {"S21"}
 
 
-# S21: state
+# S22: state
 
 
 def waiting_for_state() -> GatheringCourt:
@@ -299,7 +299,7 @@ def test_s21_the_state_and_what_follows() -> None:
 def test_s21_a_delivery_before_the_state() -> None:
     court = waiting_for_state()
     court.forge(B, deliveries=(delivery(1, b"one"),))
-    assert court.broken == {"S21"}
+    assert court.broken == {"S22"}
 
 
 def test_s21_what_is_in_the_state_is_not_delivered_again() -> None:
@@ -322,14 +322,14 @@ def test_s21_nothing_is_left_out_behind_the_state() -> None:
 def test_s21_a_state_that_nobody_gave(provider: Address | None, state: bytes) -> None:
     court = waiting_for_state()
     court.forge(B, events=(StateReceived(provider, state),))
-    assert court.broken == {"S21"}
+    assert court.broken == {"S22"}
 
 
 def test_s21_no_state_though_others_have_one() -> None:
     court = waiting_for_state()
     court.judge.calm = True
     court.forge(B, events=(StateReceived(None, b""),))
-    assert court.broken == {"S21"}
+    assert court.broken == {"S22"}
 
 
 # L6: one group

@@ -3,7 +3,7 @@
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import Delivery, Ready, ViewInstalled
+from gapless.core.ready import Delivery, Lost, Ready, ViewInstalled
 from gapless.identity import Address, View
 from gapless.run import Run
 from gapless.sim.crowd import Crowd, Gap, Heard, Node
@@ -106,6 +106,30 @@ def test_a_hole_and_a_repetition_are_seen(numbers: tuple[int, ...], problem: str
         hand_out(crowd, receiver, delivery(sender.address, number))
     assert len(crowd.problems) == 1
     assert problem in crowd.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "told", "problems"),
+    [
+        (False, [(2, 4)], 0),
+        (False, [(2, 3), (4, 4)], 0),
+        (True, [(2, 4)], 1),
+        (False, [(3, 4)], 1),
+        (False, [(2, 3)], 1),
+        (False, [], 1),
+    ],
+)
+def test_a_hole_is_excused_where_it_is_told_to_one_who_does_not_count(
+    counts: bool, told: list[tuple[int, int]], problems: int
+) -> None:
+    crowd = crowd_of(2)
+    sender, reader = crowd.nodes[1], crowd.nodes[2]
+    if not counts:
+        sender.members -= {reader.address}
+    hand_out(crowd, reader, delivery(sender.address, 1))
+    events = [Lost(sender.address, first, last) for first, last in told]
+    crowd._hand_out(reader, Ready(events=[*events], deliveries=[delivery(sender.address, 5)]), 0)
+    assert len(crowd.problems) == problems
 
 
 def test_a_message_of_a_stranger_is_seen() -> None:

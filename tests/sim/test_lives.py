@@ -28,7 +28,7 @@ KNOBS = {
 
 def world_of(*actions: tuple[object, ...], calm_ms: int = 1000, **knobs: object) -> World:
     """Return the world of actions that are given as (kind, time in ms, node, more)."""
-    made = [kind(at_ms * NS_PER_MS, who, *rest) for kind, at_ms, who, *rest in actions]  # type: ignore[operator,misc]
+    made = [kind(at_ms * NS_PER_MS, who, *rest) for kind, at_ms, who, *rest in actions]  # type: ignore[operator]
     made.sort(key=lambda action: action.at_ns)
     script = Script(1, NS_PER_MS, calm_ms * NS_PER_MS, actions=made, membership=True)
     return World(Config.make(**{**KNOBS, **knobs}), script, keep=True)
@@ -166,7 +166,7 @@ def test_the_application_saves_and_loads() -> None:
 
 
 def test_pauses_are_measured() -> None:
-    actions = [Pause(5, "a"), Pause(6, "b"), Resume(9, "a"), Resume(9, "c")]
+    actions: list[Pause | Resume] = [Pause(5, "a"), Pause(6, "b"), Resume(9, "a"), Resume(9, "c")]
     longest = list(pause_lengths_ns(actions))
     assert longest[0] == 4
     assert longest[1] > 1 << 60

@@ -49,6 +49,19 @@ def test_a_mutant_whose_text_is_gone_says_so() -> None:
         pass
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_bug_can_be_planted(mutant: Mutant) -> None:
+    """The quick half of the hunt: the source has changed, and so must the bug."""
+    with planted(mutant):
+        pass
+
+
+def test_a_planted_bug_breaks_nothing_else() -> None:
+    """A method that is changed still finds the class above its own."""
+    with planted(named("leaves in a hurry")):
+        assert simulate(0, membership=True, hasty=True).ok
+
+
 def test_an_unknown_name_lists_the_choices() -> None:
     with pytest.raises(LocalProtocolError, match="take over a gap"):
         named("nobody")

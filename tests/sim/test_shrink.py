@@ -58,8 +58,10 @@ def test_planted_scenarios_are_short() -> None:
 def test_planted_scenarios_are_those_of_the_table() -> None:
     bugs = [load(path).bug for path in PLANTED]
     assert len(set(bugs)) == len(bugs)
-    missing = {mutant.name for mutant in MUTANTS} - set(bugs)
-    assert len(missing) <= len(MUTANTS) // 10, f"regenerate with: gapless shrink --all-mutants; missing: {missing}"
+    # A run in which members make their views takes a hundred times as long to shrink: those bugs are only hunted.
+    told = {mutant.name for mutant in MUTANTS if not mutant.membership}
+    missing = told - set(bugs)
+    assert len(missing) <= len(told) // 10, f"regenerate with: gapless shrink --all-mutants; missing: {missing}"
 
 
 # Seeds that once failed

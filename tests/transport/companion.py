@@ -104,7 +104,7 @@ class Companion:
         self.name = name
         self.sent = 0
         discovery = Discovery.parse(options["seeds"], group="companions")
-        kinds = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp, "tcp": TcpMesh}
+        kinds: dict[str, Any] = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp, "tcp": TcpMesh}
         opened = kinds[options.get("transport", "mesh")]
         where = {"advertise": Locator.parse(options["advertise"])} if "advertise" in options else {}
         host, ports = options.get("host", "127.0.0.1"), options.get("ports", 0)
@@ -171,8 +171,9 @@ class Companion:
     def cut(self, times: int, pause_s: float) -> dict[str, Any]:
         """Close the sockets under the transport, again and again."""
         cut = 0
+        transport: Any = self.handle.transport
         for _ in range(times):
-            for stream in tuple(self.handle.transport.streams):
+            for stream in tuple(transport.streams):
                 with suppress(OSError):
                     stream.socket.shutdown(socket.SHUT_RDWR)
                     cut += 1

@@ -1,5 +1,6 @@
 """TCP streams and the kernel: what goes out comes in once, whatever becomes of the streams."""
 
+import os
 import resource
 import select
 import socket
@@ -7,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -121,7 +123,12 @@ def test_many_small_datagrams_leave_in_one_call(net: Net, monkeypatch: pytest.Mo
     calls: list[int] = []
     stream = link(a, b).stream
     write = stream.write
-    monkeypatch.setattr(stream, "write", lambda: (calls.append(len(stream.out)), write()))
+
+    def counted() -> None:
+        calls.append(len(stream.out))
+        write()
+
+    monkeypatch.setattr(stream, "write", counted)
     a.send([Transmit(B, b"%d" % number) for number in range(100)])
     assert calls == [200]
     net.until(lambda: len(net.got[b]) == 101)
@@ -239,6 +246,26 @@ def test_idle_streams_stay(net: Net) -> None:
     until_s = time.monotonic() + 0.5
     while time.monotonic() < until_s:
         net.turn(0.05)
+    assert a.problems.counters == b.problems.counters == {}
+    assert link(a, b).streams == 1
+
+
+def test_a_forked_child_lets_go_without_a_word(net: Net) -> None:
+    a, b = net.open(), net.open()
+    net.meet(a, b)
+    a.send([Transmit(None, b"before")])
+    net.until(lambda: net.got[b])
+    net.settle()
+    link(a, b).put(b"not written yet")
+    child = os.fork()
+    if not child:
+        a.close()
+        b.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    a.send([Transmit(None, b"after")])
+    net.settle()
+    assert net.got[b] == [b"before", b"not written yet", b"after"]
     assert a.problems.counters == b.problems.counters == {}
     assert link(a, b).streams == 1
 
@@ -399,13 +426,13 @@ def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: 
     with knock(b, hello_of(b, locator=a.locator).encode(), numbered(START, 1)):
         net.until(lambda: link(b, a).peer_token == 5)
         b.send([Transmit(None, b"for the liar")])
-    for number in range(100):
-        if net.got[a][-1] == net.got[b][-1] == b"again":
-            break
+
+    def both_hear() -> bool:
         for one in (a, b):
             one.send([Transmit(None, b"again")])
-        net.turn(0.05)
-    assert number < 99
+        return net.got[a][-1] == net.got[b][-1] == b"again"
+
+    net.until(both_hear)
     net.settle()
 
 
@@ -441,7 +468,7 @@ def test_strangers_with_many_names_are_forgotten(net: Net) -> None:
     net.until(lambda: net.got[a])
     for port in range(1, tcp_streams.MOST_LINKS + 50):
         with knock(b, hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(), numbered(START, 1)):
-            net.until(lambda port=port: b._links.get(Locator.of("127.1.1.1", port)) is not None)
+            net.until(partial(b._links.get, Locator.of("127.1.1.1", port)))
     assert len(b._links) <= tcp_streams.MOST_LINKS + 1
     assert b.problems.counters["link.forgotten"] > 0
     assert a.locator in b._links, "members stay"

@@ -116,7 +116,7 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
     with companions(2, seeds(ports), ports=ports, transport="tcp", knobs=knobs) as (a, b):
         b.ask("hold")
         a.tell("send", count=3000, batch=50)
-        assert b.ask("handed out", count=100) == {"handed_out": 100, "expelled": 0}
+        assert b.ask("held back", count=100) == {"outstanding": 100, "stored": True, "expelled": 0}
         b.ask("release")
         assert a.hear()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})

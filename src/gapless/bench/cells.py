@@ -70,7 +70,7 @@ class Cell(NamedTuple):
         if self.transport not in TRANSPORTS:
             return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
         if self.loss and self.transport in LOSSLESS:
-            return f"{self.transport} loses nothing, and what it is robbed of nobody repairs"
+            return f"{self.transport} loses nothing: loss is measured where datagrams can be lost"
         return ""
 
 

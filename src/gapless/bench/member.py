@@ -21,6 +21,7 @@ from gapless.bench.checking import Checker, numbered
 from gapless.config import Config
 from gapless.core.ready import Delivery, ViewInstalled
 from gapless.discovery import Discovery
+from gapless.face.insight import explain
 from gapless.face.joining import TRANSPORTS
 from gapless.run import Run
 from gapless.sim.faults import Loss
@@ -129,8 +130,11 @@ class Worker:
         start_s, cpu_s, count = time.monotonic(), time.process_time(), self.count
         self._run(start_s + self.spec.seconds, flying, batches)
         elapsed_s, cpu_s, count = time.monotonic() - start_s, time.process_time() - cpu_s, self.count - count
-        for sent in flying:
-            sent.result(PATIENCE_S)
+        try:
+            for sent in flying:
+                sent.result(PATIENCE_S)
+        except TimeoutError:
+            sys.exit(f"a send has waited for {PATIENCE_S:.0f} s; {self._explain()}")
         return {"count": count, "elapsed_s": elapsed_s, "cpu_s": cpu_s, "sent": self.sent}
 
     def _run(self, until_s: float, flying: deque[Any], batches: Iterator[tuple[Address | None, int, int]]) -> None:
@@ -145,6 +149,12 @@ class Worker:
                 with suppress(TimeoutError):
                     flying[0].result(left_s)
                     flying.popleft()
+
+    def _explain(self) -> str:
+        """Return who holds what up, in one line."""
+        most = self.handle.config.max_unconsumed
+        asked = self.handle.ask(lambda member: explain(member, "bench", {}, 0, most))
+        return "; ".join(str(asked.result(PATIENCE_S)).splitlines())
 
     def _batches(self) -> Iterator[tuple[Address | None, int, int]]:
         """Return for ever to whom the next batch goes, from which number on, and how many messages it holds."""

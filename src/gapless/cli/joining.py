@@ -5,6 +5,7 @@ On Ctrl-C, and when the process is asked to end: the member leaves, within a sec
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from contextlib import contextmanager
@@ -40,7 +41,9 @@ def seconds(text: str | float) -> float:
 
 _OPTIONS = (
     click.option("--discover", metavar="WHERE", help="Where others could be (docs/discovery.md)."),
-    click.option("--transport", default="auto", metavar="NAME", help="How they are reached: auto, udp, …"),
+    click.option(
+        "--transport", default="auto", metavar="NAME", help="How they are reached: auto, mesh, multicast, tcp"
+    ),
     click.option("--host", metavar="ADDRESS", help="The address of this machine to use."),
     click.option("--ports", metavar="FIRST[-LAST]", help="The ports to try, 0 for any; 7800-7899 by default."),
     click.option("--name", default="", metavar="NAME", help="A durable name: the place is kept while away."),
@@ -69,8 +72,8 @@ def read_ports(text: str | None) -> int | range | None:
 
 
 @contextmanager
-def joined(group: str, options: dict[str, Any], **more: Any) -> Iterator[Group]:
-    """Be a member of ``group`` as the options say, until the end of the block."""
+def joined(group: str, options: dict[str, Any], *, quiet: bool = False, **more: Any) -> Iterator[Group]:
+    """Be a member of ``group`` as the options say, until the end of the block; ``quiet`` keeps warnings back."""
     from gapless import blocking
 
     config = read_config(options["profile"], options["config_file"], options["properties"])
@@ -86,10 +89,15 @@ def joined(group: str, options: dict[str, Any], **more: Any) -> Iterator[Group]:
         **more,
     )
     before = signal.signal(signal.SIGTERM, _end)
+    log, handler = logging.getLogger("gapless"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("gapless: %(message)s"))
+    handler.setLevel(logging.ERROR if quiet else logging.WARNING)
+    log.addHandler(handler)
     try:
         with member:
             yield member
     finally:
+        log.removeHandler(handler)
         signal.signal(signal.SIGTERM, before)
 
 

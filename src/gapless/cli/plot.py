@@ -93,12 +93,17 @@ def _end(drawn: tuple[Line, str]) -> float:
     return next((value for value in reversed(drawn[0].values) if value is not None), 0.0)
 
 
+def _tick(power: int) -> str:
+    """Return a power of ten as it stands at an axis: whole millions as such, so that it fits the margin."""
+    return f"{10.0 ** (power - 6):,.0f} M" if power >= 6 else f"{10.0**power:,g}"
+
+
 def _grid(panel: Panel, across: _Axis, up: _Axis) -> Iterable[str]:
     power = round(log10(up.low))
     while 10.0**power <= up.high * 1.001:
         y = up.at(10.0**power)
         yield f'<line x1="{across.start}" x2="{across.end}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
-        yield f'<text x="{across.start - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555555">{10.0**power:,g}</text>'
+        yield f'<text x="{across.start - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555555">{_tick(power)}</text>'
         power += 1
     for x in panel.xs:
         place = across.at(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.joining import group_options, joined, seconds, shown, until_interrupted
+from gapless.cli.joining import group_options, joined, note, seconds, shown, until_interrupted
 from gapless.cli.output import console, json_option, print_json
-from gapless.errors import GaplessError
+from gapless.errors import ConfigError, GaplessError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import RenderableType
 
@@ -43,15 +44,17 @@ MOST_ASKED = 16
     "--interval", "interval_s", default=1.0, show_default=True, type=seconds, metavar="TIME", help="Time between looks."
 )
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, show that, and end.")
+@click.option("--serve", metavar="[HOST:]PORT", help="Serve the figures of all members at /metrics, for Prometheus.")
 @group_options
 @json_option
-def top(group: str, interval_s: float, once: bool, as_json: bool, **options: Any) -> None:
+def top(group: str, interval_s: float, once: bool, serve: str | None, as_json: bool, **options: Any) -> None:
     """Watch GROUP: every member with its windows, its rates, its repairs, and who holds whom up.
 
     It joins the group to ask every member how it stands, and reads nothing itself. With --json one object for every
     look, with everything that members answer. Ctrl-C ends.
     """
-    with until_interrupted(), joined(group, options, listen=False) as member:
+    place = None if serve is None else _place(serve)
+    with until_interrupted(), joined(group, options, quiet=True, listen=False) as member, _served(member, place):
         before = observe(member)
         if as_json or once:
             while True:
@@ -67,6 +70,26 @@ def top(group: str, interval_s: float, once: bool, as_json: bool, **options: Any
                 now = observe(member)
                 live.update(picture(now, before), refresh=True)
                 before = now
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
+        raise ConfigError(f"--serve {text}: expected a port such as 9464, or 0.0.0.0:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def _served(group: Group, place: tuple[str, int] | None) -> Iterator[None]:
+    """Serve the figures of all members, if there is a place for it."""
+    if place is None:
+        yield
+        return
+    from gapless.exporters import Endpoint
+
+    with Endpoint(lambda: filter(None, observe(group).looks.values()), *place) as endpoint:
+        note(f"serving http://{place[0]}:{endpoint.port}/metrics")
+        yield
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Backlog:
                 firsts.setdefault(delivery.origin, delivery.first)
         for origin, mark in covered.marks.items():
             if origin in self._members or origin in firsts:
-                if mark > (starts.get(origin) or 0):
+                if mark > (starts.get(origin) or 0) or firsts.get(origin, mark + 1) <= mark:
                     self._marks[origin] = mark
             else:
                 self._later[origin] = mark

@@ -129,6 +129,11 @@ class Context:
         self.count(f"dropped.{reason}", message_count)
         self.step("DROPPED", origin, first, last, peer=peer, message_count=message_count, reason=reason, epoch=epoch)
 
+    def discard(self) -> None:
+        """Neither send, deliver nor tell anything of what has gathered; what was counted stays."""
+        self._frames = []
+        self._ready = Ready(trace=self._ready.trace)
+
     def ready(self, deadline_ns: int | None) -> Ready:
         """Return what has gathered, and start anew."""
         ready = self._ready

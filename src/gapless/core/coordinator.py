@@ -322,13 +322,14 @@ class Coordinator:
         assert m.roster is not None
         roster = m.roster
         self._highest = max(self._highest, roster.id.number)
-        self.unwanted.clear()
+        self.unwanted &= m.members
         self._awaited = set()
         self._met = {joiner: at_ns for joiner, at_ns in self._met.items() if joiner not in m.members}
         self.proposal = None
         self._away_since = {place.name: self._away_since.get(place.name, now_ns) for place in roster.away}
         if roster.id.coordinator != m.me:
             self.joiners.clear()
+            self.unwanted.clear()
             self.unconfirmed.clear()
             self._newcomers.clear()
             self._forced = False
@@ -342,7 +343,8 @@ class Coordinator:
         self._ready = set()
         self._resends = 0
         self._resend_ns = now_ns + self.config.join_interval_ns if self.unconfirmed else None
-        self._decide_ns = now_ns + self.config.view_gap_ns if self.joiners or self._gone else None
+        more = self.joiners or self._gone or self.unwanted
+        self._decide_ns = now_ns + self.config.view_gap_ns if more else None
 
     def next_number(self, *others: int) -> int:
         """Return a number for a view, higher than any that was seen, and ``others``."""

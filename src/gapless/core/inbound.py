@@ -338,6 +338,8 @@ class Inbound:
     def _watch_stall(self, context: Context) -> None:
         """Say that delivery stands still at a gap that nobody will repair; it is said again while it lasts.
 
+        A sender that was here before may not know that it was gone in between, if it never saw that view. So it does
+        not tell its start by itself, and is asked for it.
         A gap that opened after the one that was watched, which has closed, has its own time to close.
         """
         seqno = 0 if self.window is None else self.window.delivered + 1
@@ -345,6 +347,8 @@ class Inbound:
             self.gaps.close()
             self.look_for_gaps(context.now_ns)
             return
+        if self.window is None and self.former is not None:
+            context.transmit(self.origin, Nak(self.origin, (), self.epoch))
         context.event(Stalled(self.origin, seqno, self.gaps.noticed_ns))
         context.count("stalls")
         self.gaps.watch_on(context.now_ns)

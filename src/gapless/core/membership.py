@@ -58,9 +58,11 @@ _LONGEST_PAUSE = 4
 """Tries are at most so many times ``join_interval`` apart."""
 _PATIENCE = 3
 """So many beacons of one that does not hear this member's coordinator are let pass."""
+_NEXT_IN_LINE = 2
+"""So many members behind the coordinator tell one that wants in that there is a group."""
 _MOST_RIVALS = 4096
 _RIVALS_HEARD = 8
-_MOST_NAMED = 8
+MOST_NAMED = 8
 """So many members are named in one complaint: it must fit the smallest frame."""
 
 
@@ -193,8 +195,22 @@ class Membership:
         elif self.acts:
             self.rosters.locate(frame.place, context)
             self.coordinator.on_join(frame.place, context)
-        elif frame.relay and address == sender and self.acting is not None:
-            context.transmit(self.acting, Join(frame.place))
+        elif address == sender and self.acting is not None:
+            self._hand_on(frame, self.acting, context)
+
+    def _hand_on(self, frame: Join, acting: Address, context: Context) -> None:
+        """Hand a wish to join on to the acting coordinator, and see to it that nobody waits for one that is dead.
+
+        The next in line say that there is a group, or the new member would found its own and miss the state.
+        """
+        address = frame.place.address
+        if address.node == acting.node and address > acting:
+            self.liveness.ask((acting,), context)  # its next life is here: it need not be silent first
+        if frame.relay:
+            context.transmit(acting, Join(frame.place))
+        assert self.roster is not None
+        if any(place.address == self.me for place in self.roster.places[1 : 1 + _NEXT_IN_LINE]):
+            self.show(address, context, rarely=True)
 
     def _on_new_view(self, frame: NewView, context: Context) -> None:
         """Take a part of a roster in: from the one that made the view, or from a member that hands it on."""
@@ -365,6 +381,8 @@ class Membership:
 
     def show(self, to: Address, context: Context, *, rarely: bool = False) -> None:
         """Say in which view this member is, and whether ``to`` is in it; ``rarely``: only now and then."""
+        if to in self._let_go and self.coordinator.unconfirmed:
+            return  # some may still wait for its acks: it is to stay until all have the view without it
         if rarely:
             last_ns = self._asked_ns.get(to, -self.config.heartbeat_interval_ns)
             if context.now_ns - last_ns < self.config.heartbeat_interval_ns:
@@ -488,7 +506,7 @@ class Membership:
         if acting == self.me:
             self.coordinator.plan(context)
         elif acting is not None:
-            context.transmit(acting, Suspect(self.me, tuple(gone[:_MOST_NAMED])))
+            context.transmit(acting, Suspect(self.me, tuple(gone[:MOST_NAMED])))
             self.liveness.ask((acting,), context, suspected=False)  # it may be gone too, and nobody here watches it
 
 

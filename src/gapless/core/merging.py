@@ -166,6 +166,8 @@ class Merging:
         if not rosters:
             return
         places = self._together([m.roster, *rosters])
+        if tuple(places.values()) == m.roster.places:
+            return  # nobody there is to be in: their durable names are taken here
         number = m.coordinator.next_number(*(roster.id.number for roster in rosters))
         made = Roster(ViewId(number, m.me), tuple(places.values()), self._away(places, rosters))
         m.coordinator.lead(made, context)

@@ -74,6 +74,8 @@ class Outbound:
         numbered = epoch or row.numbering == "view"
         self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
         self.starts: dict[Address, int] = {}
+        self.closed = False
+        self._skipped = 0  # what had been sent when a view came that was not the next one
         self.stable = 0
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
@@ -111,16 +113,16 @@ class Outbound:
         """Return whether a send of ``messages`` would be taken whole, without waiting."""
         window = self.window
         slots = self.queue.slots(messages)
-        if len(self.queue) or slots > window.room():
+        if self.closed or len(self.queue) or slots > window.room():
             return False
         room_bytes = window.room_bytes()
         cost_bytes = sum(map(len, messages)) + LENGTH_BYTES * slots
         return room_bytes is None or cost_bytes <= room_bytes or (slots == 1 and window.low == window.high)
 
     def flush(self, context: Context, reason: str) -> None:
-        """Number, store and send what waits, as far as there is room."""
+        """Number, store and send what waits, as far as there is room; nothing before others know of this member."""
         window = self.window
-        while True:
+        while not self.closed:
             room = 1 if context.rarely(rare.SMALL_RUN) else window.ceiling
             batch = self.queue.next_batch(min(room, window.room()), window.room_bytes(), window.low == window.high)
             if batch is not None:
@@ -130,11 +132,11 @@ class Outbound:
 
     def make_room(self, messages: Sequence[bytes], context: Context) -> bool:
         """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
-        while not self.has_room(messages):
+        while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
             if len(self.queue) or self.queue.slots(messages) > most or not self._relieve(context):
                 return False
-        return True
+        return not self.closed
 
     def _relieve(self, context: Context) -> bool:
         """See to a window that has no room: if that is because of kept places, say so, or release them."""
@@ -170,7 +172,7 @@ class Outbound:
         if self._tail_ns is not None and context.rarely(rare.EARLY_TAIL):
             self._tail_ns = context.now_ns
         if self._stuck_since_ns is None:
-            self._watch(context.now_ns)
+            self.watch(context.now_ns)
 
     def _accept(self, waiting: Waiting, context: Context, reason: str) -> None:
         if waiting.given_up:
@@ -264,7 +266,7 @@ class Outbound:
                 self._tail_ns = None
                 self._plan_tail(context.now_ns)
         if self._settled != self._watched:
-            self._watch(context.now_ns)
+            self.watch(context.now_ns)
         if self.holds or self._idle_bytes:
             self._count_idle()
             self.limit_bytes(self.senders)
@@ -278,7 +280,7 @@ class Outbound:
             self._idle_bytes = self.window.size_between(low + 1, upto)
         self._idle_low, self._idle_upto = low, upto
 
-    def _watch(self, now_ns: int) -> None:
+    def watch(self, now_ns: int) -> None:
         """Start anew to measure for how long the members have not moved."""
         self._watched = self._settled
         self._stuck_since_ns = now_ns if self._watched < self.window.high else None
@@ -292,7 +294,7 @@ class Outbound:
             context.step("NAK_IN", self.me, first, last, peer=peer, epoch=self.epoch)
         if not asked:
             if self.to is None:
-                self.tell_start(peer, context)
+                self._tell_again(peer, context)
             else:
                 self._send_first(context)
             return
@@ -312,15 +314,9 @@ class Outbound:
                 self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
+        size_bytes, epoch = run.size_bytes, self.epoch
         context.step(
-            "REPAIR",
-            self.me,
-            run.first,
-            run.last,
-            peer=to,
-            size_bytes=run.size_bytes,
-            reason="unasked",
-            epoch=self.epoch,
+            "REPAIR", self.me, run.first, run.last, peer=to, size_bytes=size_bytes, reason="unasked", epoch=epoch
         )
         context.transmit(to, Data(run, True, self.epoch, first))
         context.count("sent.repair")
@@ -330,6 +326,13 @@ class Outbound:
         context.step("TAIL_OUT", self.me, peer=peer, low=self.window.low, high=self.window.high, epoch=self.epoch)
         start, reader = self.starts[peer], peer.incarnation
         context.transmit(peer, Tail(self.me, self.window.low, self.window.high, start, reader, self.epoch))
+
+    def _tell_again(self, peer: Address, context: Context) -> None:
+        """Tell ``peer`` its start; one that knew it was gone in a view that was not seen here: that is over for it."""
+        if not self.config.retransmits and peer not in self._unconfirmed:
+            self.starts[peer] = max(self.starts[peer], self._skipped)
+            self._unconfirmed.add(peer)
+        self.tell_start(peer, context)
 
     def welcome(self, peer: Address, context: Context) -> None:
         """Tell a new member its start, and again with every announcement until it has acknowledged that far."""
@@ -468,6 +471,7 @@ class Outbound:
         """
         members = tuple(members)
         high = self.window.high
+        self._skipped = high if number > self.view + 1 else self._skipped
         self.view = number
         returned = self.holds.install(members, kept or {}, back or {}, self.acks, self.window, context)
         self.starts = {member: self.starts.get(member, returned.get(member, high)) for member in members}
@@ -515,6 +519,7 @@ class Outbound:
     def follow(self, before: Outbound) -> None:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
+        self.closed = before.closed
         self._buffers = before._buffers
         self.senders = before.senders
 

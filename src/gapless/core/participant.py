@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, get_args
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
-from gapless.core.membership import LEAVING, NEW, OVER, Membership
-from gapless.core.ready import Pinned, Ready, Undelivered
+from gapless.core.membership import LEAVING, MOST_NAMED, NEW, OVER, Membership
+from gapless.core.ready import Left, Pinned, Ready, Undelivered
 from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Place
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
 _NOT_STREAMS = _MEMBERSHIP | frozenset(get_args(StateFrame))
+_WISHES = 5
+"""So many times the coordinator is asked to leave a member out: a datagram may be lost, or the wish not granted."""
 
 
 class Participant(Stateful):
@@ -69,6 +71,9 @@ class Participant(Stateful):
         self._context.spoke = {}
         self._ended = False
         self._ungreeted: list[Address] = []
+        self.outbound.closed = True
+        self._awake_ns: int | None = None
+        self._wishes: dict[Address, int] = {}
 
     @property
     def phase(self) -> str:
@@ -108,10 +113,18 @@ class Participant(Stateful):
         self.membership.leave(self._begin(now_ns))
         return self._finish(())
 
+    def end(self, now_ns: int) -> Ready:
+        """End this life at once, without asking the group; what is not known to have arrived is reported."""
+        context = self._begin(now_ns)
+        if self.phase != OVER:
+            self.membership.over(Left(False), context)
+        return self._finish(())
+
     def expel(self, member: Address, now_ns: int) -> Ready:
         """Ask for a view without ``member``, though it lives; it may come back as a new incarnation."""
         if self.view is None or member not in self.view.members or member == self.me:
             raise LocalProtocolError(f"{member} is no other member of this view: expel one that is")
+        self._wishes[member] = _WISHES - 1
         self._ask_to_expel((member,), self._begin(now_ns))
         return self._finish(())
 
@@ -120,7 +133,8 @@ class Participant(Stateful):
         if acting == self.me:
             self.membership.coordinator.expel(members, context)
         elif acting is not None:
-            context.transmit(acting, Suspect(self.me, members, True))
+            for at in range(0, len(members), MOST_NAMED):
+                context.transmit(acting, Suspect(self.me, members[at : at + MOST_NAMED], True))
 
     def _check_payloads(self, payloads: Sequence[bytes], *rest: Any) -> None:
         if self.phase in {LEAVING, OVER}:
@@ -139,6 +153,7 @@ class Participant(Stateful):
         if due_ns is not None and now_ns - due_ns > self.config.heartbeat_interval_ns:
             self.liveness.paused(now_ns - due_ns, now_ns)
             self.state.paused(now_ns)
+            self._awake_ns = now_ns
         return super()._begin(now_ns)
 
     def hear(self, said: Datagram, now_ns: int) -> Ready:
@@ -239,15 +254,33 @@ class Participant(Stateful):
         else:
             self._ungreeted += joined
 
+    def _come_in(self, context: Context) -> None:
+        """Begin to speak, now that the others know of this member: a proposal may still come to nothing."""
+        ungreeted, self._ungreeted = self._ungreeted, []
+        super()._greet([member for member in ungreeted if member in self.inbound], context)
+        if self.outbound.closed and self.view is not None:
+            self.outbound.closed = False
+            self.outbound.flush(context, "view")
+
     def _replay(self, context: Context) -> Iterable[Inbound]:
         touched = super()._replay(context)
         self.membership.installed(context)
+        self._forget_strangers(context)
+        return touched
+
+    def _forget_strangers(self, context: Context) -> None:
+        """Remember only of members when they were last spoken to, and which of them are wished out."""
         assert context.spoke is not None
         members = self.membership.members
         context.spoke = {to: at_ns for to, at_ns in context.spoke.items() if to is None or to in members}
-        return touched
+        self._wishes = {member: left for member, left in self._wishes.items() if member in members}
 
     def _name_pinners(self, context: Context) -> None:
+        """Name who pins a window, and by policy ask to leave it out; one that stood still itself looks anew first."""
+        if self._awake_ns is not None and context.now_ns - self._awake_ns < self.config.pin_after_ns:
+            for stream in self._outbounds():
+                stream.watch(context.now_ns)
+            return
         before = len(context.events)
         super()._name_pinners(context)
         if self.config.on_pin == "expel":
@@ -259,11 +292,13 @@ class Participant(Stateful):
     def _finish(self, touched: Any) -> Ready:
         """Do what every input ends with; leave when nothing keeps this member any more."""
         membership, context = self.membership, self._context
+        if self._ended:
+            context.discard()  # whatever was asked of it, a life that is over does nothing more
+            return context.ready(None)
         if membership.phase == LEAVING and not membership.asks_to_leave and self._nothing_keeps_me:
             membership.ask_to_leave(context)
-        if self._ungreeted and membership.welcome:
-            ungreeted, self._ungreeted = self._ungreeted, []
-            super()._greet([member for member in ungreeted if member in self.inbound], context)
+        if membership.welcome and (self._ungreeted or self.outbound.closed):
+            self._come_in(context)
         if membership.phase == OVER and not self._ended:
             self._end_streams(context)
         arm = self._timers.arm
@@ -293,9 +328,13 @@ class Participant(Stateful):
         self.aside.end(context)
 
     def _beat(self, context: Context) -> None:
+        self._forget_strangers(context)
         assert context.spoke is not None
         self.liveness.beat(context.spoke, context)
         self.membership.complain(context)
+        if self._wishes:
+            self._ask_to_expel(tuple(sorted(self._wishes)), context)
+            self._wishes = {member: left - 1 for member, left in self._wishes.items() if left > 1}
 
     def _fire(self, name: str) -> None:
         if self.phase != OVER:

@@ -160,8 +160,8 @@ class Streams:
 
     def covered(self) -> Covered:
         """Return everything that was delivered, of those that have left too, as far as it is remembered."""
-        reached = ((origin, self.reached(origin)) for origin in (self.me, *self.inbound, *self._former))
-        marks = {origin: mark for origin, mark in reached if mark is not None}
+        marks = {**self._former, **{origin: stream.resume for origin, stream in self.inbound.items()}}
+        marks[self.me] = self.reached(self.me) or 0
         return Covered(self._epoch, marks, self.aside.delivered())
 
     def cover(self, covered: Covered) -> None:

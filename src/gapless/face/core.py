@@ -417,6 +417,7 @@ class Core:
             for sent in tuple(self._sending):
                 handle.cancel(sent)
             yield Wait(in_thread(lambda: handle.close(timeout_s)))
+            self.inbox.note_the_rest()
 
     def abandon(self) -> None:
         """Leave without waiting for it: nobody has a use for this member any more."""

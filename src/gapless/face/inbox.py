@@ -265,6 +265,13 @@ class Inbox:
 
     # On leaving
 
+    def note_the_rest(self) -> None:
+        """Log what matters and nobody has looked at, now that the end has come."""
+        with self._lock:
+            for item in self._items:
+                if not isinstance(item, Batch):
+                    self.note(item)
+
     def free(self) -> None:
         """Let nothing that comes keep this member any more."""
         with self._lock:

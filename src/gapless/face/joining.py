@@ -19,6 +19,7 @@ from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
+from gapless.transport.tcp import TcpMesh
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
     "udp": open_udp,
     "multicast": UdpMulticast,
     "mesh": UdpMesh,
+    "tcp": TcpMesh,
 }
 """The transports that can be named, and what opens each."""
 

@@ -1,4 +1,4 @@
-"""The checks of a group that makes its own views: S19 to S21 and L6, in the words of docs/invariants.md.
+"""The checks of a group that makes its own views: S20 to S22 and L6, in the words of docs/invariants.md.
 
 The bound of L6 is a number, fixed once. With H, S, V, F, J, T, G, M, L the knobs ``heartbeat_interval``,
 ``suspect_after``, ``verify_timeout``, ``found_after``, ``join_interval``, ``join_timeout``, ``view_gap``,
@@ -38,10 +38,10 @@ def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
     return bound_ns * CLOCK_PERCENT // 100
 
 
-class S19(Check):
+class S20(Check):
     """Leaving: who leaves asks for it only when everybody has everything that it sent, or its patience is over."""
 
-    name = "S19"
+    name = "S20"
 
     def __init__(self, judge: Judge) -> None:
         super().__init__(judge)
@@ -68,14 +68,14 @@ class S19(Check):
                 self.fail(f"{life.name} leaves at {life.stream.high}, but {other.name} has only {taken}")
 
 
-class S20(Check):
+class S21(Check):
     """Patience: without a fault nobody is suspected; who stood still for less than ``suspect_after`` is not expelled.
 
     The world says through ``judge.gentle`` whether a run has no fault but such pauses, through ``judge.calm`` whether
     it has none at all.
     """
 
-    name = "S20"
+    name = "S21"
 
     def event(self, life: Life, event: Event) -> None:
         """Look for suspicion and expulsion without a reason; who is about to leave may be left behind in silence."""
@@ -87,14 +87,14 @@ class S20(Check):
             self.fail(f"{life.name} was expelled in view {event.view.number}, but has done nothing wrong")
 
 
-class S21(Check):
+class S22(Check):
     """State: what a new member is given is what somebody gave; nothing is handed out before it, or left out after it.
 
     That what follows the state is everything that is not in it, once, are S2 and S3: the model goes on where the giver
     was.
     """
 
-    name = "S21"
+    name = "S22"
 
     def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
         """Who waits for the state is handed nothing."""
@@ -170,5 +170,5 @@ class Beats(Check):
             self.fail(f"{self.beacons} beacons at rest, at most {most_beacons} are due")
 
 
-BELONGING: tuple[type[Check], ...] = (S19, S20, S21, L6, Beats)
+BELONGING: tuple[type[Check], ...] = (S20, S21, S22, L6, Beats)
 """The checks of this file."""

@@ -90,13 +90,16 @@ class S2(Check):
         self._last: dict[tuple[Address, Address, int], int] = {}
 
     def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:
-        """Compare with what is due next, or was handed out last: what waited for a state may follow a new start."""
+        """Compare with what is due next; behind a state with what is in it, or was handed out last.
+
+        What waited for the state may follow a new start of its stream.
+        """
         due = life.own_next if delivery.origin == life.address else heard.next if heard is not None else 0
         key = life.address, delivery.origin, delivery.epoch
         if not life.covered and not life.past:
             again = delivery.first < due and (heard is None or heard.open)
         else:
-            again = delivery.first <= self._last.get(key, 0)
+            again = delivery.first <= max(self._last.get(key, 0), life.covered.get(key[1:], 0))
         if again:
             self.fail(f"{life.name} delivers {delivery.first} of {delivery.origin} again, {due} is next")
         self._last[key] = max(self._last.get(key, 0), delivery.last)

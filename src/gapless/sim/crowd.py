@@ -4,7 +4,8 @@ It is no judge: the worlds of the swarm check everything after every step, and a
 What is checked here costs next to nothing, and is seen from outside the machine:
 
 * views (S15): numbers rise, one id is one list, a member is in its own view, messages come from members of the view;
-* every message carries its number, so a hole, a repetition or a wrong order at any receiver is seen;
+* every message carries its number, so a hole, a repetition or a wrong order at any receiver is seen; a hole may be only
+  where the receiver is told of it and the sender has it no more in its own view, as one that is about to leave;
 * what a receiver should have: everything that a sender put on the network from the moment at which the receiver came
   into the sender's own view. What came before that must not be delivered.
 
@@ -20,7 +21,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.participant import Participant
-from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Ready, Started, ViewInstalled
+from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Lost, Ready, Started, ViewInstalled
 from gapless.identity import Address, View, ViewId, group_id
 from gapless.sim.naming import kind_of
 from gapless.sim.seeds import split
@@ -67,6 +68,7 @@ class Node:
         self.members: frozenset[Address] = frozenset()
         self.heard: dict[Address, Heard] = {}
         self.started: set[Address] = set()
+        self.excused: list[Lost] = []
         self.sent = 0
         self.numbered = 0
         self.last_sent_ns = 0
@@ -300,6 +302,8 @@ class Crowd:
                 self._install(node, event.view, sent)
             elif isinstance(event, Started):
                 node.started.add(event.origin)
+            elif isinstance(event, Lost) and not self._counts(event.origin, node.address):
+                node.excused.append(event)
             elif isinstance(event, (Expelled, Left)):
                 node.ended = event
                 self._end(node)
@@ -344,11 +348,24 @@ class Crowd:
             if number <= heard.last:
                 self._problem(f"{node.address}: message {number} of {origin} after message {heard.last}")
                 continue
-            if number > heard.last + 1:
+            if number > heard.last + 1 and not _covered(node.excused, origin, heard.last + 1, number - 1):
                 self._problem(f"{node.address}: message {number} of {origin} right after message {heard.last}")
                 heard.holes += number - heard.last - 1
             heard.last = number
 
+    def _counts(self, sender: Address, receiver: Address) -> bool:
+        """Return whether ``sender`` lives and has ``receiver`` in its own view."""
+        node = self.living.get(sender.node)
+        return node is not None and node.address == sender and receiver in node.members
+
     def _problem(self, text: str) -> None:
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(f"at {self.now_ns / NS_PER_MS:.1f} ms: {text}")
+
+
+def _covered(told: Iterable[Lost], origin: Address, first: int, last: int) -> bool:
+    """Return whether a receiver was told, at once or part by part, that it does not get ``first .. last``."""
+    for lost in told:
+        if lost.origin == origin and lost.first <= first <= lost.last:
+            first = lost.last + 1
+    return first > last

@@ -277,7 +277,11 @@ class Learner:
         if isinstance(event, Oversized):
             heard.next = event.last + 1
         elif isinstance(event, Lost):
-            if event.last > heard.gone or heard.held & heard.bits(event.first, event.last):
+            headless = heard.stream.whole_from(event.first) > event.last and any(
+                first <= event.first - 1 <= last for first, last in heard.lost
+            )
+            gone = event.last <= heard.gone and not heard.held & heard.bits(event.first, event.last)
+            if not gone and not headless:  # the rest of a message whose beginning is lost is of no use
                 self.report("S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there")
             heard.lose(event.first, event.last)
         elif event.start != heard.start:

@@ -164,6 +164,9 @@ class Lives(Stage):
         signs = [_participant(host).liveness for host in self._alive()]
         if any(liveness.dead or liveness._asked for liveness in signs):
             return False
+        parts = [_participant(host).membership for host in self._alive()]
+        if not all(part.welcome for part in parts) or any(part.coordinator.unconfirmed for part in parts):
+            return False  # who has not been told that it is in asks again, and who has not confirmed is told again
         for life in (host.life for host in self._alive()):
             view = None if life is None else life.view
             if life is not None and view is not None and view.id.coordinator == life.address:

@@ -45,7 +45,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """Run the machine with the bug in place."""
     owner, name = _resolve(mutant.target)
     original = inspect.getattr_static(owner, name)
-    setattr(owner, name, _mutate(mutant, original))
+    setattr(owner, name, _mutate(mutant, original, owner))
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ def _resolve(target: str) -> tuple[Any, str]:
     return owner, name
 
 
-def _mutate(mutant: Mutant, original: Any) -> Any:
+def _mutate(mutant: Mutant, original: Any, owner: Any) -> Any:
     """Return the function, or the property, with the bug in it."""
     function: Any = original.fget if isinstance(original, property) else original
     source = inspect.getsource(function)
@@ -70,10 +70,12 @@ def _mutate(mutant: Mutant, original: Any) -> Any:
             f"mutant {mutant.name!r}: its text stands {source.count(mutant.old)} times in the source"
         )
     changed = textwrap.dedent(source.replace(mutant.old, mutant.new))
-    code = compile(changed, f"<mutant {mutant.name}>", "exec", future.annotations.compiler_flag, dont_inherit=True)
+    # Inside a function that has a __class__, super() finds its class as it does in the original.
+    whole = f"def plant(__class__):\n{textwrap.indent(changed, '    ')}\n    return {function.__name__}\n"
+    code = compile(whole, f"<mutant {mutant.name}>", "exec", future.annotations.compiler_flag, dont_inherit=True)
     namespace: dict[str, Any] = {}
     exec(code, function.__globals__, namespace)  # noqa: S102 - the text comes from the tables of bugs
-    return namespace[function.__name__]
+    return namespace["plant"](owner)
 
 
 def named(name: str) -> Mutant:

@@ -227,7 +227,9 @@ class _Told:
         for number in range(1, self.members + 1):
             crowd.join(number)
         form = meter.change(crowd.run(_PATIENCE_NS, crowd.is_one))
-        crowd.run(_SETTLE_NS)
+        crowd.run(_AFTERMATH_NS)  # the view is there: now everybody tells everybody where its stream starts
+        form = form._replace(cost=meter.cost())
+        crowd.run(_SETTLE_NS - _AFTERMATH_NS)
         meter = _Meter(crowd)
         crowd.run(IDLE_NS)
         idle = meter.cost()

@@ -54,18 +54,19 @@ class Selectable(Protocol):
 class Problems:
     """Counts what goes wrong by reason, and logs it, but each reason only now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = logging.WARNING, quiet_ns: int = QUIET_NS) -> None:
         self.counters: Counter[str] = Counter()
+        self._level, self._quiet_ns = level, quiet_ns
         self._logged: dict[str, tuple[int, int]] = {}
 
     def add(self, reason: str, detail: object, times: int = 1) -> None:
         """Count one more of ``reason``; ``detail`` is for people."""
         self.counters[reason] += times
         now_ns, total = time.monotonic_ns(), self.counters[reason]
-        before_ns, counted = self._logged.get(reason, (now_ns - QUIET_NS, 0))
-        if now_ns - before_ns >= QUIET_NS:
+        before_ns, counted = self._logged.get(reason, (now_ns - self._quiet_ns, 0))
+        if now_ns - before_ns >= self._quiet_ns:
             self._logged[reason] = now_ns, total
-            log.warning("%s (%d times, %d in all): %s", reason, total - counted, total, detail)
+            log.log(self._level, "%s (%d times, %d in all): %s", reason, total - counted, total, detail)
 
 
 _P = TypeVar("_P")

@@ -7,6 +7,7 @@ counts in the next, but what was handed out stays the application's.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from random import Random
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.membership import OVER
 from gapless.core.participant import Participant
-from gapless.core.ready import Expelled, Located, StateReceived, ViewInstalled
+from gapless.core.ready import Expelled, Located, StateReceived, Suspected, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
-from gapless.transport.base import TURN_BYTES, log
+from gapless.transport.base import TURN_BYTES, Problems, log
 from gapless.transport.sends import Sends
+from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 DATAGRAMS_A_TURN = 128
 """So many datagrams are read, about, before what they lead to is sent."""
+
+NEWS_NS = NS_PER_S
+"""The same kind of news is logged again after this time."""
 
 TICKS_A_TURN = 16
 """So many times the clock is told at most before the network has its turn again."""
@@ -70,6 +75,7 @@ class Seat:
         self.calls: deque[Call] = deque()
         self.error: GaplessError | None = None
         self.told: dict[str, int] = {}
+        self._news = Problems(logging.INFO, NEWS_NS)
         self.stopped = self.ended = False
         self._outbox = outbox
         self._items: list[Item] = []
@@ -106,9 +112,12 @@ class Seat:
         self.rejoin = False
         return self.participant.leave(now_ns)
 
-    def stop(self, _: int) -> None:
-        """End at once, without leaving."""
+    def stop(self, now_ns: int) -> Ready:
+        """End at once, without leaving; what is not known to have arrived is reported."""
         self.stopped = True
+        self.rejoin = False
+        self.sends.fail(self.closed_error())
+        return self.participant.end(now_ns)
 
     def follow(self) -> None:
         """Let the next life begin if the group has expelled this one."""
@@ -192,8 +201,13 @@ class Seat:
             self.told[name] = self.told.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.sends.stir()
+                number, members = event.view.id.number, len(event.view.members)
+                self._news.add("view", f"{self.group}: view {number} with {members} members")
             elif isinstance(event, Expelled):
                 self._expelled = True
+                self._news.add("expelled", f"{self.group}: the group has gone on without {self.participant.me}")
+            elif isinstance(event, Suspected):
+                self._news.add("suspected", f"{self.group}: nothing is heard of {event.member}")
 
     def hand_over(self) -> None:
         """Let the application have what was kept."""

@@ -104,7 +104,7 @@ class Sends:
     @property
     def deadline_ns(self) -> int | None:
         """When the time of a send is over that waits for a view."""
-        return min((sent.deadline_ns for sent in self._queue if sent.deadline_ns is not None), default=None)
+        return min((sent.deadline_ns for sent in tuple(self._queue) if sent.deadline_ns is not None), default=None)
 
     def flush(self, member: Participant, now_ns: int) -> Iterator[Ready]:
         """Give the machine everything that has gathered."""
@@ -129,22 +129,25 @@ class Sends:
 
     def _gather(self, together: list[Sent], member: Participant) -> bool:
         """Add the small sends that follow; add none, and return False, if there is no room for all of them."""
-        size_bytes = together[0].size_bytes
-        found = 0
-        for sent in self._queue:
-            size_bytes += sent.size_bytes
-            if size_bytes > MOST_TOGETHER_BYTES or not self._is_small(sent):
-                break
-            found += 1
-        chosen = [self._queue[at] for at in range(found)]
+        chosen = self._following(together[0].size_bytes)
         payloads = [payload for sent in (*together, *chosen) for payload in sent.payloads]
         if not member.outbound.has_room(payloads):
             return False
-        for _ in range(found):
+        for _ in chosen:
             sent = self._queue.popleft()
             if sent.set_running_or_notify_cancel():
                 together.append(sent)
         return True
+
+    def _following(self, size_bytes: int) -> list[Sent]:
+        """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
+        chosen: list[Sent] = []
+        for sent in tuple(self._queue):  # at once: any thread may add to the queue
+            size_bytes += sent.size_bytes
+            if size_bytes > MOST_TOGETHER_BYTES or not self._is_small(sent):
+                break
+            chosen.append(sent)
+        return chosen
 
     def _give(self, together: list[Sent], member: Participant, now_ns: int) -> Ready | None:
         """Let the machine send; a mistake of the caller is told to it."""

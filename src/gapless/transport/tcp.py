@@ -11,7 +11,7 @@ side's second thought is not mistaken for the other's late first one.
 
 Nothing is lost or repeated by a stream that ends. What can be refused is a datagram: one for a stranger whose link is
 full, or for a member, if lost datagrams are repaired in this group (or are not meant to be). Without repair a member's
-link takes everything; docs/tcp.md says why that has an end.
+link takes everything; docs/transports.md says why that has an end.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class TcpMesh(Streams):
         self.book = Book(self.locator, discovery or Discovery(), self._resolve)
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        for group in self.book.discovery.multicasts:
-            self.problems.add("multicast", f"{group.name} finds nobody over TCP: name seeds, a file or a directory")
+        multicasts = self.book.discovery.multicasts
+        if multicasts and len(multicasts) == len(self.book.discovery.sources):
+            self.problems.add("multicast", f"{multicasts[0].name} finds nobody over TCP: name seeds or a directory too")
 
     def _resolve(self, locator: Locator) -> Locator | None:
         if locator.family != self._listener.family:
