@@ -304,7 +304,7 @@ def test_a_view_of_a_stranger_that_is_too_late_takes_nobody_in() -> None:
     world.run(0.1)
     assert world["a"].view == view
     assert world.settle() < 2
-    assert world["a"].view.id.number > view.id.number  # type: ignore[union-attr]
+    assert world["a"].view.id.number > view.id.number
 
 
 class Twice(Gathering):

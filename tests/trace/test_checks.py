@@ -1,6 +1,7 @@
 """Each check of a trace is content with a good trace, and finds what is wrong with a bad one."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def good() -> Story:
 def bad(name: str) -> list[Row]:
     """Return the good story with one thing wrong."""
     story = good()
-    changed = {
+    changed: dict[str, Callable[[], list[Row]]] = {
         "S1 never sent": lambda: story.without("SEND", 2),
         "S1 a number left out": lambda: story.replace("SEND", 1, seqno=3),
         "S2": lambda: story.replace("DELIVER", 5, seqno=3, seqno_last=3),
