@@ -77,7 +77,7 @@ def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

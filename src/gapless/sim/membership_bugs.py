@@ -31,14 +31,6 @@ MEMBERSHIP = (
         membership=True,
     ),
     Mutant(
-        "view told once",
-        "who has not confirmed the view is not sent it again",
-        "gapless.core.coordinator:Coordinator._resend",
-        "m.rosters.send(member, m.roster, context)",
-        "pass",
-        membership=True,
-    ),
-    Mutant(
         "old life stays",
         "a new life joins beside the old one of its node",
         "gapless.core.coordinator:Coordinator._staying",

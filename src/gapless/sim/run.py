@@ -50,7 +50,6 @@ FAULT_KINDS = (
     "slow-reader",
     "stranger",
     "swizzle",
-    "target-about",
     "target-acks",
     "target-first",
     "target-last",
