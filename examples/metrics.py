@@ -1,0 +1,27 @@
+"""What a group does, in figures: for a person, for Prometheus, over HTTP."""
+
+import os
+from urllib.request import urlopen
+
+from gapless import blocking
+from gapless.exporters import Endpoint
+from gapless.metrics import prometheus
+
+GROUP = f"metrics-{os.getpid()}"
+
+with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
+    one.wait_for_members(2)
+    for number in range(100):
+        one.send(b"message %d" % number)
+    for _ in range(100):
+        next(iter(other))
+    look = other.look()
+    peer = look.peers[0]
+    print(f"{look.me} is in view {look.view}; it has delivered {peer.delivered} messages of {peer.member}")
+    one_of_them = next(line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total"))
+    print(one_of_them)
+    with Endpoint(lambda: [one.look(), other.look()], port=0) as endpoint:
+        address = f"http://127.0.0.1:{endpoint.port}/metrics"
+        with urlopen(address) as page:
+            lines = page.read().decode().splitlines()
+        print(f"{address} has {sum(not line.startswith('#') for line in lines)} figures of both")

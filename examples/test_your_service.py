@@ -1,0 +1,43 @@
+"""Test your own service on a network that loses frames, in virtual time: no sockets, no sleeping, the same every time.
+
+Installing Gapless gives pytest the fixture ``gapless_group``. When a test ends, every promise of the group is checked:
+what was sent has been delivered once, in order, without a gap. This file is such a test; run by itself it lets pytest
+run it.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+
+from gapless.sim import Group
+
+
+class Accounts:
+    """The service under test: it adds up what members deposit."""
+
+    def __init__(self) -> None:
+        self.balance = 0
+
+    def apply(self, messages: Iterable[bytes]) -> None:
+        """Take messages in."""
+        for message in messages:
+            self.balance += int(message)
+
+
+def test_every_member_ends_with_the_same_balance(gapless_group: Callable[..., Group]) -> None:
+    group = gapless_group(3, capacity=4)
+    group.drop("DATA 2 a->b")  # the network takes one of a's messages,
+    group.drop("DATA 1 c->a")  # and the first of c's
+    for amount in (10, 20, 30):
+        group.a.send(b"%d" % amount)
+        group.c.send(b"%d" % -amount)
+    group.settle()
+    for member in (group.a, group.b, group.c):
+        accounts = Accounts()
+        for messages in member.received.values():
+            accounts.apply(messages)
+        assert accounts.balance == 0
+
+
+if __name__ == "__main__":
+    sys.exit(subprocess.call([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]))
