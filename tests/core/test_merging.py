@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from gapless.core.ready import Expelled
+from gapless.core.ready import Expelled, Located
 from gapless.wire.frames import Beacon, MergeAsk, MergeReply
 from tests.core.gathering import Gathering, S
 from tests.core.gatherings import (
@@ -304,3 +304,20 @@ def test_a_group_alone_sends_one_beacon_per_interval() -> None:
     assert 90 <= len(frames_of(world, Beacon, since_ns=since_ns)) <= 140  # 0.225 to 0.3 s apart
     assert {frame.origin.node for frame in frames_of(world, Beacon)} == {1}
     assert world.now_ns - since_ns == 30 * S
+
+
+def test_coordinators_that_do_not_know_where_the_other_is_are_introduced() -> None:
+    """Beacons reach only the member of the other coordinator: that one sends its roster, which says where all are."""
+    world = Gathering(4, **FAST)
+    world.part("ab", "cd")
+    world.join(*"abcd")
+    world.wait(lambda: all(len(world.hosts[name].views) and len(members(world, name)) == 2 for name in "abcd"))
+    world.part()
+
+    def unknown(source: str, target: str, _: object) -> bool:
+        located = {event.locator.decode() for event in events(world, source, Located)}
+        return {source, target} == {"a", "c"} and target not in located
+
+    world.drop = unknown
+    assert world.settle() < 10
+    check_views(world)

@@ -196,3 +196,19 @@ def world_config(seed: int) -> Config:
     from gapless.sim import draw_membership
 
     return draw_membership(seed, messages=10).config
+
+
+# Seeds that once failed
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(64, id="one believed dead was never asked again"),
+        pytest.param(77, id="new members welcomed each other"),
+        pytest.param(322, id="nothing was announced to a durable member that was back"),
+        pytest.param(2167, id="a state did not cover a stream that waited for its start"),
+    ],
+)
+def test_seed_that_once_failed_holds(seed: int) -> None:
+    assert simulate(seed, membership=True).violations == []
