@@ -127,7 +127,9 @@ def _walk(file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int],
             if header is not None and len(window) < header.size_bytes <= end - at:
                 window = memoryview(file.read(at, header.size_bytes))
             if header is None or header.size_bytes > len(window):
-                raise corrupt(file, at)
+                # Whose record this was, the seqnos of the next ones tell.
+                at = file.find_header(at + 1, end)
+                continue
         parts = wanted.get((header.node, header.incarnation))
         if parts is not None and header.kind in (RUN, MESSAGE, LOST):
             body = window[at - base + HEADER_BYTES : at - base + header.size_bytes]

@@ -20,6 +20,7 @@ from gapless.spool.format import (
     HEADER_BYTES,
     KINDS,
     LOST,
+    MAGIC,
     MESSAGE,
     NAME,
     OPTIONAL,
@@ -42,6 +43,7 @@ _HINT = Struct("<8sQQI")
 _HINT_MAGIC = b"\xf1GLCMT\x01\n"
 SMALL_BYTES = 8 * 1024
 WINDOW_BYTES = 256 * 1024
+SEARCH_BYTES = 1024 * 1024
 
 
 def segment_path(root: Path, number: int) -> Path:
@@ -224,6 +226,23 @@ class SegmentFile:
             size_bytes = HEADER_BYTES + header[7] + header[8]
             span_bytes = WINDOW_BYTES if size_bytes < SMALL_BYTES else 4096
             at += size_bytes
+
+    def find_header(self, start: int, end: int) -> int:
+        """Return where the next good header stands at or after ``start``, or ``end``."""
+        at = start
+        while at < end:
+            window = self.read(at, min(SEARCH_BYTES, end - at))
+            found = window.find(MAGIC)
+            while found >= 0:
+                if len(window) - found < HEADER_BYTES:
+                    break
+                if header_at(window, found, at + found, self.seed) is not None:
+                    return at + found
+                found = window.find(MAGIC, found + 1)
+            if len(window) < HEADER_BYTES:
+                break
+            at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
+        return end
 
     def index_into(self, index: SegmentIndex, end: int, *, groups: bool = False) -> None:
         """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands.
