@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gapless.identity import Address
 from gapless.spool import Limits, Spool, SpoolView
 from gapless.spool.segments import list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, C, expected, pieces, rows_of, run, text
@@ -44,7 +45,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.spool = Spool.open(self.root, group=GROUP, limits=self.limits, sync=False)
 
     @rule(origin=ORIGINS, count=st.integers(1, 8), back=st.integers(0, 3))
-    def append(self, origin, count: int, back: int) -> None:
+    def append(self, origin: Address, count: int, back: int) -> None:
         key = str(origin)
         high = self.high.get(key, 0)
         first = max(1, high + 1 - back)
@@ -53,7 +54,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.high[key] = high + count
 
     @rule(origin=ORIGINS, count=st.integers(1, 4))
-    def append_in_pieces(self, origin, count: int) -> None:
+    def append_in_pieces(self, origin: Address, count: int) -> None:
         key = str(origin)
         last = self.high.get(key, 0) + count
         self.spool.append(pieces(origin, last - count + 1, last, 300))
@@ -61,7 +62,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.high[key] = last
 
     @rule(origin=ORIGINS, count=st.integers(1, 4))
-    def lose(self, origin, count: int) -> None:
+    def lose(self, origin: Address, count: int) -> None:
         key = str(origin)
         high = self.high.get(key, 0)
         self.spool.append_lost(origin, high + 1, high + count)
@@ -106,7 +107,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.committed)
     @rule(data=st.data())
-    def read_on(self, data) -> None:
+    def read_on(self, data: st.DataObject) -> None:
         self.view.refresh()
         end = {key: data.draw(st.integers(self.passed.get(key, 0), high)) for key, high in self.committed.items()}
         found = rows_of(self.view, self.passed, end)
@@ -148,7 +149,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.turn = not self.turn
         for view in (SpoolView(self.root) if self.turn else self.early,):
             view.refresh()
-            assert view.high() == {key: high for key, high in self.committed.items()}
+            assert view.high() == self.committed
             found = rows_of(view, self.passed)
             for key, high in self.committed.items():
                 wanted = [row for row in self.rows[key] if self.passed.get(key, 0) < row[0] <= high]

@@ -45,20 +45,17 @@ class StreamIndex:
         self._from: tuple[Path, int, int, Callable[[], StreamIndex]] | None = None
         self.first = self.last = self.rows = self.payload_bytes = self.records = self.collected_ns = 0
 
-    def add(
-        self, kind: int, first: int, last: int, count: int, payload_bytes: int, place: tuple[int, int, int]
-    ) -> None:
+    def add(self, kind: int, first: int, last: int, rows: int, payload_bytes: int, place: tuple[int, int, int]) -> None:
         """Take in the next record; ``place`` is its offset, its size and when it was collected."""
-        offset, size_bytes, collected_ns = place
         if not self.records:
             self.first = first
         self.last = last
         self.records += 1
         if kind != LOST:
-            self.rows += count
+            self.rows += rows
             self.payload_bytes += payload_bytes
-        self.collected_ns = collected_ns
-        self._data.extend((first, last, offset, size_bytes, self.rows, self.payload_bytes, collected_ns, kind))
+        self.collected_ns = place[2]
+        self._data.extend((first, last, place[0], place[1], self.rows, self.payload_bytes, place[2], kind))
         if self._columns:
             self._columns = {}
 

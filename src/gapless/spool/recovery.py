@@ -20,6 +20,7 @@ from gapless.spool.format import (
     KINDS,
     OPTIONAL,
     PREAMBLE_BYTES,
+    STATE,
     Header,
     State,
     header_at,
@@ -165,10 +166,7 @@ def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
 
 def index_of(file: SegmentFile, end: int) -> SegmentIndex:
     """Return the index of a segment made from its headers up to ``end``, around damage."""
-    index = SegmentIndex(file.number)
-    preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
-    index.created_ns = 0 if preamble is None else preamble.created_ns
-    index.end = PREAMBLE_BYTES
+    index = file.begin_index()
     while index.end < end:
         file.index_into(index, end)
         if index.end < end:
@@ -205,7 +203,8 @@ def state_after(root: Path, info: SpoolInfo, number: int) -> State | None:
         with SegmentFile(segment_path(root, later[0]), later[0], info.spool_id) as file:
             index = SegmentIndex(later[0], PREAMBLE_BYTES)
             for header in file.headers(PREAMBLE_BYTES, file.size_bytes):
-                file.take(index, header, {})
+                if header.kind == STATE:
+                    file.take_rare(index, header)
                 break
             return index.state
     except (OSError, SpoolError, ValueError):

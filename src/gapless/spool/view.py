@@ -132,9 +132,11 @@ class SpoolView:
         missing = self._missing.setdefault(number, [])
         if fresh and index.state is not None:
             for each in index.state.streams:
-                low.setdefault(each.key, each.high)
-                before = high.setdefault(each.key, each.high)
-                if each.high > before:
+                held = index.streams.get(each.key)
+                begin = each.high if held is None else min(each.high, held.first - 1)
+                low.setdefault(each.key, begin)
+                before = high.setdefault(each.key, begin)
+                if each.high > before and (held is None or held.first > before + 1):
                     missing.append(Hole(each.key, before + 1, each.high, MISSING))
                     high[each.key] = each.high
                 if each.name:
@@ -170,7 +172,8 @@ class SpoolView:
                 del self._low[key], self._high[key]
                 self._names.pop(key, None)
                 continue
-            begin = started.get(key, parts[0][1].first - 1 if parts else self._high[key])
+            begin = parts[0][1].first - 1 if parts else self._high[key]
+            begin = min(begin, started.get(key, begin))
             self._low[key] = max(self._low[key], begin)
 
     def _looked(self) -> SpoolView:
