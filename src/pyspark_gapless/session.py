@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, GaplessError
 from pyspark_gapless import java
 from pyspark_gapless.cache import cache_directory, write_whole
+from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
 from pyspark_gapless.settings import DEFAULT_OPTIONS, Master, choose_master, defaults, read_master, told_outside
 from pyspark_gapless.shipping import package_root, package_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST = (4, 2)
-"""The oldest Spark of which the source and the sink are known to work."""
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 """How much Spark may say on standard error, from everything to nothing."""
 
@@ -36,10 +34,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
-
-
-class SparkMissingError(GaplessError):
-    """PySpark, or a package that it needs for what was asked, is not installed; the message says how to get it."""
 
 
 class SessionError(GaplessError):
@@ -71,7 +65,7 @@ def session(
         JavaMissingError: There is no Java for it.
         SessionError: Spark does not start, or runs already and somewhere else.
     """
-    _check_spark()
+    here = look()
     if log_level.upper() not in LEVELS:
         raise ConfigError(f"log_level is {log_level!r}; expected one of {', '.join(LEVELS)}")
     own = {key: _text(key, value) for key, value in (settings or {}).items()}
@@ -79,12 +73,12 @@ def session(
     running = _running()
     if running is not None:
         return _adapt(running, master, own)
-    told = _told()
+    told = _told(here.home)
     chosen = choose_master(master, told, os.environ)
     wanted = defaults(chosen)
-    _prepare(chosen)
+    _prepare(chosen, here)
     if chosen.kind != "connect" and not _submitted():
-        wanted |= _logging_options(log_level.upper())
+        wanted |= _logging_options(log_level.upper(), here.home)
     wanted = {key: value for key, value in wanted.items() if key not in told} | own
     spark = _start(name, chosen, wanted)
     if chosen.kind != "connect":
@@ -104,34 +98,18 @@ def _text(key: str, value: object) -> str:
     raise ConfigError(f"{key} is {value!r}; expected text, a number, or True or False")
 
 
-def _check_spark() -> None:
-    if find_spec("pyspark") is None:
-        raise SparkMissingError("PySpark is not installed: pip install 'gapless[spark]'")
-    from pyspark import __version__
-
-    if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise SparkMissingError(f"PySpark is {__version__}, {oldest} is needed: pip install 'gapless[spark]'")
-
-
 def _submitted() -> bool:
     """Whether ``spark-submit`` has started this process, so that the JVM is there already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _told() -> dict[str, str]:
+def _told(home: Path) -> dict[str, str]:
     if _submitted():
         from pyspark import SparkConf, SparkContext
 
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
-    return told_outside(_spark_home(), os.environ)
-
-
-def _spark_home() -> Path:
-    from pyspark.find_spark_home import _find_spark_home
-
-    return Path(_find_spark_home())
+    return told_outside(home, os.environ)
 
 
 def _running() -> SparkSession | None:
@@ -166,14 +144,14 @@ def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) ->
     return running
 
 
-def _prepare(master: Master) -> None:
+def _prepare(master: Master, here: Installed) -> None:
     """See to what Spark takes from the environment when it starts."""
     if master.kind == "connect":
-        if find_spec("grpc") is None:
-            raise SparkMissingError(
-                f"{master.url} is reached over gRPC, which is not here: pip install 'gapless[connect]'"
-            )
+        if not here.connect:
+            raise SparkMissingError(f"{master.url} is reached over gRPC, which is not installed", GET_CONNECT)
         return
+    if not here.jars:
+        raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
     os.environ.pop("SPARK_REMOTE", None)
     if not _submitted():
         java.use()
@@ -186,8 +164,8 @@ def _prepare(master: Master) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
 
 
-def _logging_options(level: str) -> dict[str, str]:
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf")
+def _logging_options(level: str, home: Path) -> dict[str, str]:
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     if (folder / "log4j2.properties").is_file():
         return {}
     content = _LOGGING.format(level=level.lower()).encode()
