@@ -1,17 +1,15 @@
-"""Gapless on Spark: ``spark.readStream.format("gapless")``, ``df.writeStream.format("gapless")`` and :func:`session`.
+"""Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
 
-Spark finds :data:`DefaultSource` by itself in every package of which the name begins with ``pyspark_``. Names are
-imported when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it.
+Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``. Names are imported
+when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it. A session comes
+from :func:`pyspark_gapless.session.session`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark_gapless.session import session as session
-
-_WHERE = {"session": "session"}
-"""Where each name stands."""
+_WHERE: dict[str, str] = {}
+"""Where each name stands. None may be called as a module of this package is: the module would take its place."""
 
 
 def __getattr__(name: str) -> Any:
