@@ -45,7 +45,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 test: setup ## run all tests
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 lint: setup ## ruff, formatting and types
 	@$(BIN)/ruff check $(CODE)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +21,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from gapless.discovery import Multicast, default_group
-from gapless.errors import GaplessError
+from gapless.errors import ConfigError, GaplessError
 from gapless.transport import sockets
 from gapless.transport.base import RECEIVE_BUFFER_BYTES
 from gapless.transport.udp import PORTS
@@ -32,8 +29,6 @@ from gapless.units import format_size
 
 PROBE_GROUP = "gapless doctor"
 """The group that is used to try things out."""
-JAVA = 17
-"""The oldest Java that Spark takes."""
 FEWEST_FILES = 256
 """Open files below which groups and their connections may run out of them."""
 
@@ -70,6 +65,7 @@ def examine(host: str | None = None, ports: int | range | None = None) -> list[F
         ("clock", clock),
         ("processors", processors),
         ("java", java),
+        ("spark", spark),
         ("extras", extras),
     ]
     findings = []
@@ -314,28 +310,46 @@ def processors() -> Finding:
     return Finding("processors", "ok", found)
 
 
+# Spark
+
+
 def java() -> Finding:
-    """Whether there is a Java for Spark, which only the analysis of traces needs."""
-    home = os.environ.get("JAVA_HOME", "")
-    found = str(Path(home) / "bin/java") if home else shutil.which("java") or ""
-    advice = f"only to analyse traces with Spark: install Java {JAVA} or later, or set JAVA_HOME"
-    if not found or not Path(found).exists():
-        return Finding("java", "note", "not found" + (f" in JAVA_HOME={home}" if home else ""), advice)
+    """Whether there is a Java, which only Spark needs."""
+    from pyspark_gapless.java import JavaMissingError, find
+
     try:
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("java", "note", f"{found} does not run: {error}", advice)
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    if match is None or int(match[1]) < JAVA:
-        return Finding(
-            "java", "note", f"{found}: {said.strip().splitlines()[0] if said.strip() else 'no version'}", advice
-        )
-    return Finding("java", "ok", f"{found}, version {match[1]}")
+        found = find()
+    except JavaMissingError as error:
+        return Finding("java", "note", error.problem, f"only Spark needs it: {error.advice}")
+    shown = f"{found.program}, version {found.version}, found by {found.found_in}"
+    if found.passed_over:
+        shown = f"{shown}; passed over: {'; '.join(found.passed_over)}"
+        return Finding("java", "note", shown, "correct what was passed over, or take it away")
+    return Finding("java", "ok", shown)
+
+
+def spark() -> Finding:
+    """Whether there is a Spark that the data pipeline can use, and where it would run."""
+    from pyspark_gapless.installed import SparkMissingError, look
+    from pyspark_gapless.settings import choose_master, told_outside
+
+    try:
+        here = look()
+        master = choose_master(None, told_outside(here.home, os.environ), os.environ)
+    except SparkMissingError as error:
+        return Finding("spark", "note", error.problem, f"only the data pipeline needs it: {error.advice}")
+    except ConfigError as error:
+        return Finding("spark", "note", str(error), "correct it, or unset it to run on this machine")
+    packages = ", ".join(f"{name} {version}" for name, version in here.packages.items())
+    reach = "" if here.connect else "; no Spark Connect (pip install 'gapless[connect]')"
+    return Finding(
+        "spark", "ok", f"PySpark {here.version} in {here.home}, with {packages}; runs on {master.url}{reach}"
+    )
 
 
 def extras() -> Finding:
     """Which optional packages are there."""
-    wanted = {"pyspark": "traces with Spark", "opentelemetry": "metrics"}
+    wanted = {"pyspark": "the data pipeline", "opentelemetry": "metrics"}
     there = [name for name in wanted if find_spec(name) is not None]
     missing = [f"{name} ({use})" for name, use in wanted.items() if name not in there]
     found = f"here: {', '.join(there) or 'none'}; not here: {', '.join(missing) or 'none'}"

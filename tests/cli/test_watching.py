@@ -6,6 +6,8 @@ import json
 import signal
 import socket
 import urllib.request
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +118,33 @@ def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = diagnosis.java()
     assert finding.verdict == "note"
     assert "/nowhere" in finding.found
+    assert finding.advice
+
+
+def test_the_doctor_knows_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAPLESS_MASTER", "spark://there:7077")
+    finding = diagnosis.spark()
+    assert finding.verdict == "ok"
+    assert f"PySpark {version('pyspark')} in" in finding.found
+    assert "pyarrow" in finding.found
+    assert "runs on spark://there:7077" in finding.found
+
+
+def test_the_doctor_refuses_a_spark_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    finding = diagnosis.spark()
+    assert finding.verdict == "note"
+    assert "Spark 3.5.1" in finding.found
+    assert "unset SPARK_HOME" in finding.advice
+
+
+def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAPLESS_MASTER", "mesos://there:5050")
+    finding = diagnosis.spark()
+    assert finding.verdict == "note"
+    assert "GAPLESS_MASTER: 'mesos://there:5050' is no master" in finding.found
 
 
 def test_top_serves_the_figures_of_all_members() -> None:

@@ -22,7 +22,7 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning"
 @click.option("--ports", metavar="FIRST[-LAST]", help="The ports that members would try; 7800-7899 by default.")
 @json_option
 def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
-    """Look at interfaces, multicast, buffers, ports, the clock and Java, and say what to do.
+    """Look at interfaces, multicast, buffers, ports, the clock, Java and Spark, and say what to do.
 
     Nothing is changed, and no root is needed. The exit code is 1 if something is bad: a group would not work.
     """

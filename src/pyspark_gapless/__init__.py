@@ -1,0 +1,22 @@
+"""Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
+
+Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``. Names are imported
+when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it. A session comes
+from :func:`pyspark_gapless.session.session`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_WHERE: dict[str, str] = {}
+"""Where each name stands. None may be called as a module of this package is: the module would take its place."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -1,0 +1,189 @@
+"""The one place that makes a :class:`~pyspark.sql.SparkSession`.
+
+``session()`` runs on this machine; ``session(master="spark://…")``, ``sc://…``, ``yarn`` and ``k8s://…``, the
+environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the same program elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.errors import ConfigError, GaplessError
+from pyspark_gapless import java
+from pyspark_gapless.cache import cache_directory, write_whole
+from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
+from pyspark_gapless.settings import DEFAULT_OPTIONS, Master, choose_master, defaults, read_master, told_outside
+from pyspark_gapless.shipping import package_root, package_zip
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
+"""How much Spark may say on standard error, from everything to nothing."""
+
+_LOGGING = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+
+class SessionError(GaplessError):
+    """A session cannot be had as it was asked for; the message says why."""
+
+
+def session(
+    name: str = "gapless",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    ship: bool | None = None,
+    log_level: str = "ERROR",
+) -> SparkSession:
+    """Return a session, ready for ``format("gapless")``; the one that runs already, if there is one.
+
+    Args:
+        name: The name that Spark shows.
+        master: Where Spark runs. Without it ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or ``SPARK_MASTER`` say it, then what
+            Spark was told by its own means, and else it is ``local[*]``.
+        settings: Settings of Spark; they win over all others. ``True`` and numbers may be given as they are.
+        ship: Whether executors are sent the code of this package; unless told otherwise, wherever they are other
+            processes.
+        log_level: How much Spark says on standard error, one of :data:`LEVELS`.
+
+    Raises:
+        ConfigError: The master or a setting is not one.
+        SparkMissingError: PySpark is not installed, or not all of it.
+        JavaMissingError: There is no Java for it.
+        SessionError: Spark does not start, or runs already and somewhere else.
+    """
+    here = look()
+    if log_level.upper() not in LEVELS:
+        raise ConfigError(f"log_level is {log_level!r}; expected one of {', '.join(LEVELS)}")
+    own = {key: _text(key, value) for key, value in (settings or {}).items()}
+    master = own.pop("spark.remote", None) or own.pop("spark.master", None) if master is None else master
+    running = _running()
+    if running is not None:
+        return _adapt(running, master, own)
+    told = _told(here.home)
+    chosen = choose_master(master, told, os.environ)
+    wanted = defaults(chosen)
+    _prepare(chosen, here)
+    if chosen.kind != "connect" and not _submitted():
+        wanted |= _logging_options(log_level.upper(), here.home)
+    wanted = {key: value for key, value in wanted.items() if key not in told} | own
+    spark = _start(name, chosen, wanted)
+    if chosen.kind != "connect":
+        spark.sparkContext.setLogLevel(log_level.upper())
+    if chosen.kind != "local" if ship is None else ship:
+        spark.addArtifacts(str(package_zip()), pyfile=True)
+    return spark
+
+
+def _text(key: str, value: object) -> str:
+    if not key.startswith("spark."):
+        raise ConfigError(f"{key!r} is no setting of Spark: their names begin with 'spark.'")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float | Path):
+        return str(value)
+    raise ConfigError(f"{key} is {value!r}; expected text, a number, or True or False")
+
+
+def _submitted() -> bool:
+    """Whether ``spark-submit`` has started this process, so that the JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _told(home: Path) -> dict[str, str]:
+    if _submitted():
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    return told_outside(home, os.environ)
+
+
+def _running() -> SparkSession | None:
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    from pyspark import SparkContext
+
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+
+
+def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) -> SparkSession:
+    """Set on a session that runs what can be set there, and refuse what cannot."""
+    fixed = []
+    if master is not None:
+        context = getattr(running, "_sc", None)
+        where = "Spark Connect" if context is None else context.master
+        asked = read_master(master)
+        if asked.url != where and (asked.kind, context) != ("connect", None):
+            fixed.append(f"it runs on {where}, not on {asked.url}")
+    for key, value in own.items():
+        if running.conf.get(key, None) == value:
+            continue
+        if running.conf.isModifiable(key):
+            running.conf.set(key, value)
+        else:
+            fixed.append(f"{key} is {running.conf.get(key, 'not set')}, not {value}")
+    if fixed:
+        raise SessionError(f"a session runs already, and {'; '.join(fixed)}: stop it first, with spark.stop()")
+    return running
+
+
+def _prepare(master: Master, here: Installed) -> None:
+    """See to what Spark takes from the environment when it starts."""
+    if master.kind == "connect":
+        if not here.connect:
+            raise SparkMissingError(f"{master.url} is reached over gRPC, which is not installed", GET_CONNECT)
+        return
+    if not here.jars:
+        raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
+    os.environ.pop("SPARK_REMOTE", None)
+    if not _submitted():
+        java.use()
+    if master.kind in {"local", "local-cluster", "standalone"}:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The Python processes of the driver's side (and of a local Spark all of them) import what this process imports.
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    root = str(package_root())
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+
+
+def _logging_options(level: str, home: Path) -> dict[str, str]:
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    if (folder / "log4j2.properties").is_file():
+        return {}
+    content = _LOGGING.format(level=level.lower()).encode()
+    file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
+    return {DEFAULT_OPTIONS: f"-Dlog4j2.configurationFile={file.as_uri()}"}
+
+
+def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    builder = builder.remote(master.url) if master.kind == "connect" else builder.master(master.url)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise SessionError(f"Spark does not start on {master.url}: {first}") from error

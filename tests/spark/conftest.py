@@ -1,0 +1,23 @@
+"""One Spark for all tests that need one; they share an xdist group, so that only one worker starts a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_gapless.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Options for a JVM that lives for minutes: its start matters more than its speed later."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    running = session("tests", master="local[2]", settings=QUICK)
+    yield running
+    running.stop()
