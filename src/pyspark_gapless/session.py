@@ -7,6 +7,7 @@ environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the sa
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 """How much Spark may say on standard error, from everything to nothing."""
 
+_REACH_S = 10.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _LOGGING = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
@@ -80,6 +83,7 @@ def session(
     chosen = choose_master(master, told, os.environ)
     wanted = defaults(chosen)
     _prepare(chosen, here)
+    _reach(chosen)
     if chosen.kind != "connect" and not _submitted():
         wanted |= _logging_options(log_level.upper(), here.home)
     wanted = {key: value for key, value in wanted.items() if key not in told} | own
@@ -145,6 +149,23 @@ def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) ->
     if fixed:
         raise SessionError(f"a session runs already, and {'; '.join(fixed)}: stop it first, with spark.stop()")
     return running
+
+
+def _reach(master: Master) -> None:
+    """Make sure that somebody listens: Spark itself would try for minutes, and then blame something else."""
+    if master.kind == "connect" and any(os.environ.get(name) for name in _PROXIES):
+        return
+    refused = []
+    for place in master.places:
+        try:
+            with socket.create_connection(place, timeout=_REACH_S):
+                return
+        except OSError as error:
+            refused.append(f"{place[0]}:{place[1]} ({error.strerror or error})")
+    if refused:
+        raise SessionError(
+            f"no Spark listens at {', '.join(refused)}: start it, or name another master than {master.url}"
+        )
 
 
 def _prepare(master: Master, here: Installed) -> None:

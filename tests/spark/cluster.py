@@ -21,6 +21,8 @@ from typing import Self
 from pyspark_gapless import java
 from pyspark_gapless.installed import look
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options for a JVM that lives for minutes: its start matters more than its speed later."""
 START_S = 120.0
 """How long a server may take to say that it is ready, on a machine that is busy."""
 
@@ -33,7 +35,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MORTAL = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 """Asks the kernel for SIGKILL when the parent is gone, then becomes the program."""
 
@@ -163,7 +164,7 @@ def server_environ(folder: Path) -> dict[str, str]:
         "JAVA_HOME": str(java.find().home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{_SMALL} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()}",
         "PYSPARK_PYTHON": sys.executable,
     }
 

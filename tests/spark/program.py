@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+SCHEMA = "cwd string, gapless string, spark string, rows long"
+"""What a task tells."""
+
 
 def whereabouts(batches: Iterator[Any]) -> Iterator[Any]:
     """Tell where a task runs and from where it imports the package."""
@@ -28,11 +31,12 @@ def main() -> None:
 
     spark = session("program", settings=json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
     numbers = spark.range(1000, numPartitions=8)
-    tasks = numbers.mapInArrow(whereabouts, "cwd string, gapless string, spark string, rows long").toArrow().to_pylist()
+    tasks = numbers.mapInArrow(whereabouts, SCHEMA).toArrow().to_pylist()
     by_key = numbers.groupBy((numbers.id % 7).alias("key")).count().orderBy("key").toArrow().to_pylist()
     context = getattr(spark, "_sc", None)
     master = "connect" if context is None else context.master
-    print(json.dumps({"master": master, "tasks": tasks, "counts": [row["count"] for row in by_key]}))
+    counts = [row["count"] for row in by_key]
+    print(json.dumps({"master": master, "tasks": tasks, "counts": counts, "settings": spark.conf.getAll}))
     spark.stop()
 
 

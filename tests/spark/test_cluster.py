@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 
 from pyspark_gapless.shipping import package_root, package_zip
-from tests.spark.cluster import Cluster, connect_server
+from tests.spark.cluster import QUICK, Cluster, connect_server
 
 pytestmark = pytest.mark.xdist_group("spark")
 
 PROGRAM = Path(__file__).with_name("program.py")
-BOTH = {"spark.cores.max": 2, "spark.scheduler.minRegisteredResourcesRatio": 1.0}
-"""Settings by which no task starts before both executors are there."""
+BOTH = {
+    "spark.cores.max": 2,
+    "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+}
+"""Settings by which no task starts before both executors are there, and these start fast."""
 
 
 @pytest.fixture(scope="module")
