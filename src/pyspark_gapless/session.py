@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, GaplessError
-from pyspark_gapless import java
+from pyspark_gapless import archive, java
 from pyspark_gapless.cache import cache_directory, write_whole
 from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
-from pyspark_gapless.settings import DEFAULT_OPTIONS, Master, choose_master, defaults, read_master, told_outside
+from pyspark_gapless.settings import (
+    DRIVER_OPTIONS,
+    EXECUTOR_OPTIONS,
+    Master,
+    choose_master,
+    defaults,
+    read_master,
+    told_outside,
+)
 from pyspark_gapless.shipping import package_root, package_zip
 
 if TYPE_CHECKING:
@@ -85,7 +93,7 @@ def session(
     _prepare(chosen, here)
     _reach(chosen)
     if chosen.kind != "connect" and not _submitted():
-        wanted |= _logging_options(log_level.upper(), here.home)
+        wanted |= _jvm_options(chosen, here.home, log_level.upper(), java.use())
     wanted = {key: value for key, value in wanted.items() if key not in told} | own
     spark = _start(name, chosen, wanted)
     if chosen.kind != "connect":
@@ -177,8 +185,6 @@ def _prepare(master: Master, here: Installed) -> None:
     if not here.jars:
         raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
     os.environ.pop("SPARK_REMOTE", None)
-    if not _submitted():
-        java.use()
     if master.kind in {"local", "local-cluster", "standalone"}:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # The Python processes of the driver's side (and of a local Spark all of them) import what this process imports.
@@ -188,13 +194,18 @@ def _prepare(master: Master, here: Installed) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
 
 
-def _logging_options(level: str, home: Path) -> dict[str, str]:
+def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
+    """Return how the JVMs start: what they say, and the archive of classes if there is one on their machine."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
-    if (folder / "log4j2.properties").is_file():
-        return {}
-    content = _LOGGING.format(level=level.lower()).encode()
-    file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
-    return {DEFAULT_OPTIONS: f"-Dlog4j2.configurationFile={file.as_uri()}"}
+    logging = ""
+    if not (folder / "log4j2.properties").is_file():
+        content = _LOGGING.format(level=level.lower()).encode()
+        file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
+        logging = f"-Dlog4j2.configurationFile={file.as_uri()}"
+    shared = archive.options(runtime, home)
+    driver = " ".join(filter(None, [logging, shared]))
+    executor = shared if master.kind != "local" and master.on_this_machine else ""
+    return {key: value for key, value in ((DRIVER_OPTIONS, driver), (EXECUTOR_OPTIONS, executor)) if value}
 
 
 def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSession:

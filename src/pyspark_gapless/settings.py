@@ -21,8 +21,10 @@ MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
 """The environment variables that name a master, the first that is set."""
 CONNECT_PORT = 15002
 """The port of Spark Connect where a URL names none."""
-DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 """Where options of the driver's JVM go; those of the user come after them."""
+EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
+"""The same for executors."""
 
 _FORMS = {
     "local": re.compile(r"local(\[\s*(?P<cores>\d+|\*)\s*(,\s*\d+\s*)?\])?"),
