@@ -133,8 +133,7 @@ def _ask(program: Path, where: str) -> tuple[int, Path]:
     """Return the version and the home that this Java tells of itself."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False,
-        errors="replace")  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False, errors="replace")  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _RefusedError(f"{where} does not run: {error}") from error
     said = done.stdout + done.stderr
