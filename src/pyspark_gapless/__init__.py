@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_gapless.session import session as session
-    from pyspark_gapless.source import GaplessSource as DefaultSource, register as register
+    from pyspark_gapless.source import DefaultSource as DefaultSource, register as register
 
 _WHERE = {"session": "session", "DefaultSource": "source", "register": "source"}
 """Where each name stands."""

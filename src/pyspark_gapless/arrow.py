@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     stream: int
     first: int
-    count: int
+    rows: int
     flags: int
     view: int
     sent_ns: int
@@ -78,7 +78,7 @@ def gathered(
 
 def cut(record: Record, rows: int) -> Iterator[Record]:
     """Return the record in parts of at most ``rows`` messages."""
-    for above in range(record.first - 1, record.first + record.count - 1, rows):
+    for above in range(record.first - 1, record.first + record.rows - 1, rows):
         yield clip(record, above, above + rows)
 
 
@@ -87,15 +87,15 @@ def clip(record: Record, above: int, upto: int) -> Record:
     import numpy as np
 
     head = max(0, above + 1 - record.first)
-    tail = min(record.count, upto + 1 - record.first)
-    if head == 0 and tail == record.count:
+    tail = min(record.rows, upto + 1 - record.first)
+    if head == 0 and tail == record.rows:
         return record
     lengths = np.frombuffer(record.lengths, "<u2")
     begin = int(lengths[:head].sum(dtype=np.int64))
     end = begin + int(lengths[head:tail].sum(dtype=np.int64))
     return record._replace(
         first=record.first + head,
-        count=tail - head,
+        rows=tail - head,
         lengths=record.lengths[2 * head : 2 * tail],
         payload=record.payload[begin:end],
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from gapless.errors import GaplessError
 from gapless.spool import SpoolError, SpoolTrimmed, parse_key
 from gapless.spool.format import seed_of
 from pyspark_gapless.arrow import BatchMaker, Layout, Record, Stream, gathered
@@ -122,7 +123,7 @@ class _Reading:
             start = {key: above for key, (above, _) in left.items()}
             end = {key: upto for key, (_, upto) in left.items()}
             plan = replicas.plan(start, end, partitions=(1, 1))
-        except Exception as failure:
+        except GaplessError as failure:
             raise type(error)(f"{error}; and no other replica has it: {failure}") from error
         for piece in parts(replicas, plan, fail_on_data_loss=True):
             again = _Reading(piece, list(self.places))

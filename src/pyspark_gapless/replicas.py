@@ -199,7 +199,7 @@ class Replicas:
         ranges[key] = (ranges[key][0], high) if key in ranges else (low, high)
 
     def _known_lost(self, key: str, hole: tuple[int, int]) -> bool:
-        """Tell whether a replica has seen all around a hole: then nobody will ever have it, and offsets step over it."""
+        """Tell whether a replica has what is on both sides of a hole: then it is lost, and offsets step over it."""
         pairs = zip(self._low, self._high, strict=True)
         return any(key in high and low[key] <= hole[0] and hole[1] <= high[key] for low, high in pairs)
 
@@ -209,8 +209,8 @@ class Replicas:
             return []
         low = self.begin(key, start)
         pairs = zip(self._dropped, self._high, strict=True)
-        counts = [dropped.get(key, 0) for dropped, high in pairs if key in high]
-        return [(max(0, low - min(counts)), low)] if counts and min(counts) else []
+        count = min((dropped.get(key, 0) for dropped, high in pairs if key in high), default=0)
+        return [(max(0, low - count), low)] if count else []
 
     def _pack(self, wanted: Mapping[int, Ranges], partitions: tuple[int, int]) -> list[list[Stretch]]:
         first = [stretch for found in self._stretches(wanted, 1 << 62) for stretch in found]
@@ -290,8 +290,8 @@ def _check_to_come(path: Path) -> None:
     if not path.exists():
         if not path.parent.is_dir():
             raise SpoolMismatch(
-                f"{path}: neither the spool nor the folder that it is to be in exists here; check the path (and the mount), "
-                "or make the folder if a collector is going to fill it",
+                f"{path}: neither the spool nor the folder that it is to be in exists here; check the path (and the "
+                "mount), or make the folder if a collector is going to fill it",
                 path,
             )
         return
@@ -300,6 +300,6 @@ def _check_to_come(path: Path) -> None:
     others = {entry.name for entry in os.scandir(path)} - {"lock", "segments", "readers", "committed"}
     if any(not name.startswith(".") for name in others):
         raise SpoolMismatch(
-            f"{path}: is a folder of something else (it has {min(others)!r} and no spool.json); name the folder of a spool",
+            f"{path}: is a folder of something else (it has {min(others)!r} and no spool.json); name that of a spool",
             path,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -60,7 +60,7 @@ def _read(descriptor: int, path: Path, at: int, size_bytes: int) -> memoryview:
     return memoryview(data)
 
 
-def _records(block: memoryview, path: Path, seed: int, base: int, wanted: Wanted) -> Iterator[Record]:
+def _records(block: memoryview, path: Path, seed: int, base: int, wanted: Wanted) -> Generator[Record, None, int]:
     """Yield what is wanted of the whole records of a block; return the offset of the first that is not whole."""
     unpack, crc, get, header_bytes, size_bytes = HEADER.unpack_from, crc32, wanted.get, HEADER_BYTES, len(block)
     at = 0
