@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gapless import run as runs
+from gapless import headers, run as runs
 from pyspark_gapless import payloads
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 16 * 1024
 BATCH_BYTES: Final = 4 * 1024 * 1024
-HEADERS: Final = getattr(runs, "HEADERS", 0x40)
-"""Flag of a run: each message begins with a block of headers."""
 
 ORDERED: Final = "ordered"
 ACKNOWLEDGED: Final = "acknowledged"
@@ -294,28 +292,31 @@ class _Rows:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         self._payload = pa.Array.from_buffers(pa.binary(), self.count, buffers)
         self._headers = pa.nulls(self.count, pa.map_(pa.string(), pa.binary()))
-        if any(flags & HEADERS for flags in self._flags):
-            self._take_headers_off(offsets, data)
+        if headers.may_have(data):
+            self._unwrap(offsets, lengths, data)
 
-    def _take_headers_off(self, offsets: np.ndarray[Any, Any], data: bytes | memoryview) -> None:
+    def _unwrap(self, offsets: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], data: bytes | memoryview) -> None:
+        """Take the wrappers off those messages that have one; the others are not touched."""
+        import numpy as np
         import pyarrow as pa
-        from gapless.headers import split
 
+        rows = np.flatnonzero(lengths >= headers.WRAP_BYTES)
+        raw = np.frombuffer(data, np.uint8)
+        for at, byte in enumerate(headers.MARK):
+            rows = rows[raw[offsets[rows] + at] == byte]
         whole = memoryview(data)
-        ends = offsets.tolist()
-        rests: list[bytes | memoryview] = []
-        headers: list[list[tuple[str, bytes]] | None] = []
-        at = 0
-        for flags, count in zip(self._flags, self._counts.tolist(), strict=True):
-            messages = [whole[ends[i] : ends[i + 1]] for i in range(at, at + count)]
-            at += count
-            if not flags & HEADERS:
-                rests += messages
-                headers += [None] * count
-                continue
-            for message in messages:
-                found, rest = split(bytes(message))
-                rests.append(rest)
-                headers.append(list(found.items()))
-        self._payload = pa.array(rests, pa.binary())
-        self._headers = pa.array(headers, pa.map_(pa.string(), pa.binary()))
+        found: list[list[tuple[str, bytes]] | None] = [None] * self.count
+        pieces: list[bytes | memoryview] = []
+        done = 0
+        for row in rows.tolist():
+            begin, end = int(offsets[row]), int(offsets[row + 1])
+            told, payload = headers.split(bytes(whole[begin:end]))
+            found[row] = list(told.items()) or None
+            pieces += (whole[done:begin], payload)
+            lengths[row] = len(payload)
+            done = end
+        pieces.append(whole[done:])
+        np.cumsum(lengths, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
+        self._payload = pa.Array.from_buffers(pa.binary(), self.count, buffers)
+        self._headers = pa.array(found, pa.map_(pa.string(), pa.binary()))

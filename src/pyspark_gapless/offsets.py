@@ -165,8 +165,8 @@ def loss_message(
     count = sum(high - low for ranges in holes.values() for low, high in ranges)
     more = f" and {len(holes) - 5} more streams" if len(holes) > 5 else ""
     return (
-        f"{count} messages that this query has not read yet are not in {', '.join(spools)} any more: "
-        f"{'; '.join(parts)}{more}. The spool has let them go (limits with drop-oldest, a reader "
-        "that was forgotten, or an old checkpoint). Add a replica that has them to the option spool, or set "
-        "failOnDataLoss to false to go on after them"
+        f"{count} messages that this query has not read yet are not in {', '.join(spools)}: "
+        f"{'; '.join(parts)}{more}. Either the spool has let them go (a limit with drop-oldest, a "
+        "reader that was forgotten, an old checkpoint), or they are damaged (gapless spool check tells). "
+        "Add a replica that has them to the option spool, or set failOnDataLoss to false to go on after them"
     )

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gapless.spool import Reader, SpoolError, SpoolMismatch, SpoolView, readers
-from gapless.spool.index import SegmentIndex
+from gapless.spool import Hole, Reader, SpoolError, SpoolMismatch, SpoolView, readers
+from gapless.spool.index import NEVER_CAME, SegmentIndex
 from gapless.spool.segments import segment_path
 from pyspark_gapless.offsets import DataLossError, Digest, Span, cover, loss_message, merged, share
 from pyspark_gapless.planning import Ranges, Stretch, pack, partition_count, stretches
@@ -33,6 +33,7 @@ class Replicas:
         self._low: list[Digest] = []
         self._high: list[Digest] = []
         self._lost: list[dict[str, list[tuple[int, int]]]] = []
+        self._never: list[dict[str, list[tuple[int, int]]]] = []
         self._dropped: list[Digest] = []
 
     def refresh(self) -> None:
@@ -61,7 +62,9 @@ class Replicas:
         self.complete = len(readable) == len(self.views)
         self._low = [{} if view is None else view.low() for view in self.views]
         self._high = [{} if view is None else view.high() for view in self.views]
-        self._lost = [{} if view is None else _holes(view) for view in self.views]
+        holes = [[] if view is None else view.lost() for view in self.views]
+        self._lost = [_by_stream(found) for found in holes]
+        self._never = [_by_stream(hole for hole in found if hole.reason == NEVER_CAME) for found in holes]
         self._dropped = [{} if view is None else view.dropped() for view in self.views]
 
     def _open(self, at: int, path: Path) -> SpoolView | None:
@@ -199,9 +202,12 @@ class Replicas:
         ranges[key] = (ranges[key][0], high) if key in ranges else (low, high)
 
     def _known_lost(self, key: str, hole: tuple[int, int]) -> bool:
-        """Tell whether a replica has what is on both sides of a hole: then it is lost, and offsets step over it."""
-        pairs = zip(self._low, self._high, strict=True)
-        return any(key in high and low[key] <= hole[0] and hole[1] <= high[key] for low, high in pairs)
+        """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
+        at, upto = hole
+        for first, last in sorted(never for each in self._never for never in each.get(key, ())):
+            if first <= at + 1:
+                at = max(at, last)
+        return at >= upto
 
     def _dropped_before(self, key: str, start: Mapping[str, int]) -> list[tuple[int, int]]:
         """Return what a limit has taken of a stream that nobody has read yet; its offset says nothing of it."""
@@ -228,7 +234,7 @@ class Replicas:
     def indexes(self, replica: int) -> list[SegmentIndex]:
         """Return the indexes of the segments of a replica, oldest first."""
         view = self.views[replica]
-        return [] if view is None else [view._segments[number] for number in sorted(view._segments)]
+        return [] if view is None else view.segments()
 
     def segment(self, replica: int, number: int) -> Path:
         """Return where a segment is."""
@@ -278,11 +284,11 @@ class Replicas:
                 view.forget(reader)
 
 
-def _holes(view: SpoolView) -> dict[str, list[tuple[int, int]]]:
+def _by_stream(holes: Iterable[Hole]) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
-    for hole in view.lost():
+    for hole in sorted(holes):
         found.setdefault(hole.stream, []).append((hole.first, hole.last))
-    return {key: sorted(holes) for key, holes in found.items()}
+    return found
 
 
 def _check_to_come(path: Path) -> None:
