@@ -113,7 +113,7 @@ def _halving(payloads: pa.Array, target: pa.StructType, decode: Callable[[pa.Arr
 
     pieces: list[pa.StructArray] = []
     reasons: list[pa.Array] = []
-    todo = [(0, len(payloads))]
+    todo = [(0, len(payloads))] if len(payloads) else []
     while todo:
         start, end = todo.pop()
         try:
