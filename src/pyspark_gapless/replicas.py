@@ -51,7 +51,7 @@ class Replicas:
             except SpoolError as error:
                 self.views[at] = None
                 errors.append(error)
-                self._say(at, f"left out: {error}")
+                self._say(at, f"a replica is left out: {error}")
         readable = [view for view in self.views if view is not None]
         if errors and not readable and not waiting:
             raise errors[0]
@@ -70,7 +70,7 @@ class Replicas:
     def _open(self, at: int, path: Path) -> SpoolView | None:
         try:
             status = (path / "spool.json").stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self.views[at] = None
             _check_to_come(path)
             return None
@@ -86,7 +86,7 @@ class Replicas:
 
     def _say(self, at: int, what: str) -> None:
         if self._said.get(at) != what:
-            log.warning("%s: %s", self.paths[at], what)
+            log.warning("%s", what)
             self._said[at] = what
 
     @property
@@ -176,7 +176,7 @@ class Replicas:
         self, start: Digest, end: Digest, *, partitions: tuple[int, int], fail_on_data_loss: bool = True
     ) -> list[list[Stretch]]:
         """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions."""
-        wanted: dict[int, Ranges] = {}
+        wanted: dict[tuple[int, int], Ranges] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
         for key, upto in sorted(end.items()):
             above = self.begin(key, start)
@@ -187,19 +187,13 @@ class Replicas:
             missing += self._dropped_before(key, start)
             if missing:
                 holes[key] = missing
-            for replica, low, high in found.pieces:
-                self._want(wanted, replica, key, low, high)
+            _want(wanted, key, found.pieces)
         if holes:
             message = loss_message(holes, self.names(), [str(path) for path in self.paths])
             if fail_on_data_loss:
                 raise DataLossError(message)
             log.warning("%s", message)
         return self._pack(wanted, partitions)
-
-    def _want(self, wanted: dict[int, Ranges], replica: int, key: str, low: int, high: int) -> None:
-        ranges = wanted.setdefault(replica, {})
-        # Spans that a loss parts are read in one go: in between there is nothing.
-        ranges[key] = (ranges[key][0], high) if key in ranges else (low, high)
 
     def _known_lost(self, key: str, hole: tuple[int, int]) -> bool:
         """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
@@ -218,7 +212,7 @@ class Replicas:
         count = min((dropped.get(key, 0) for dropped, high in pairs if key in high), default=0)
         return [(max(0, low - count), low)] if count else []
 
-    def _pack(self, wanted: Mapping[int, Ranges], partitions: tuple[int, int]) -> list[list[Stretch]]:
+    def _pack(self, wanted: Mapping[tuple[int, int], Ranges], partitions: tuple[int, int]) -> list[list[Stretch]]:
         first = [stretch for found in self._stretches(wanted, 1 << 62) for stretch in found]
         rows = sum(stretch.rows for stretch in first)
         count = partition_count(rows, sum(stretch.payload_bytes for stretch in first), *partitions)
@@ -226,8 +220,8 @@ class Replicas:
             first = [stretch for found in self._stretches(wanted, max(1, rows // (count * 2))) for stretch in found]
         return pack(first, count)
 
-    def _stretches(self, wanted: Mapping[int, Ranges], per_stretch: int) -> Iterable[list[Stretch]]:
-        for replica, ranges in sorted(wanted.items()):
+    def _stretches(self, wanted: Mapping[tuple[int, int], Ranges], per_stretch: int) -> Iterable[list[Stretch]]:
+        for (_, replica), ranges in sorted(wanted.items()):
             for index in self.indexes(replica):
                 yield stretches(replica, index, ranges, per_stretch)
 
@@ -262,7 +256,7 @@ class Replicas:
                 told[at] = readers.register(self.paths[at], reader, digest).when_ns
             except SpoolError as error:
                 errors.append(error)
-                self._say(at, f"cannot be told what {reader} has read: {error}")
+                self._say(at, f"a replica cannot be told what {reader} has read: {error}")
         if errors and not told:
             raise errors[0]
         return told
@@ -282,6 +276,17 @@ class Replicas:
         for view in self.views:
             if view is not None:
                 view.forget(reader)
+
+
+def _want(wanted: dict[tuple[int, int], Ranges], key: str, pieces: Sequence[tuple[int, int, int]]) -> None:
+    """Note the pieces of a stream in rounds, one for each change of replica, so that they are read in their order."""
+    turn, last = 0, -1
+    for replica, low, high in pieces:
+        turn += replica != last and last >= 0
+        last = replica
+        ranges = wanted.setdefault((turn, replica), {})
+        # Pieces that only a loss parts are read in one go: in between there is nothing.
+        ranges[key] = (ranges[key][0] if key in ranges else low, high)
 
 
 def _by_stream(holes: Iterable[Hole]) -> dict[str, list[tuple[int, int]]]:

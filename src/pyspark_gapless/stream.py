@@ -215,8 +215,11 @@ class _Session:
         """Say that the digest is committed; a new query says it at once: from now on the spool keeps the rest."""
         self._reader = reader
         told = self._with_others(digest)
-        new = {at for at, view in enumerate(self.replicas.views) if view is not None} - self._stamps.keys()
+        there = {at for at, view in enumerate(self.replicas.views) if view is not None}
+        self._stamps = {at: stamp for at, stamp in self._stamps.items() if at in there}
+        new = there - self._stamps.keys()
         if new:
+            self.releaser.repeat()
             known = {} if self.initial == offset_of(digest, former) else self.replicas.registered(reader)
             self._stamps |= {at: known[at].when_ns for at in new if at in known}
             self._stamps |= self.replicas.register(reader, told, sorted(new - known.keys()))
