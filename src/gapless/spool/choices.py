@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from gapless.config import Config
+from gapless.discovery import Discovery
 from gapless.errors import ConfigError
+from gapless.face.joining import read_config
 from gapless.spool.limits import Limits
 from gapless.units import NS_PER_S, parse_duration, parse_size
 
@@ -55,7 +57,7 @@ class Choices:
     join: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, options: Mapping[str, Any]) -> Choices:
+    def read(cls, group: str, options: Mapping[str, Any]) -> Choices:
         """Return what the options say; ConfigError names the one that is unknown or impossible."""
         for key in options:
             if key not in CollectorOptions.__annotations__:
@@ -68,9 +70,9 @@ class Choices:
         for key, (field_name, read) in _OWN.items():
             if key in options:
                 told[field_name] = _value(key, options[key], read)
-        join = {key: options[key] for key in ("discover", "host") if options.get(key) is not None}
-        if options.get("transport") is not None:
-            join["transport"] = options["transport"]
+        join = {key: options[key] for key in ("discover", "host", "transport") if options.get(key) is not None}
+        if isinstance(join.get("discover"), str):
+            Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
         if options.get("ports") is not None:
             join["ports"] = _value("ports", options["ports"], read_ports)
         if (config := _config(options)) is not None:
@@ -95,7 +97,7 @@ def read_ports(text: Any) -> Any:
 def _config(options: Mapping[str, Any]) -> Any:
     config, properties = options.get("config"), options.get("properties")
     if properties is None:
-        return config
+        return None if config is None else read_config(config)
     if config is not None:
         raise ConfigError("config and properties both set knobs; give one of them")
     return Config.from_properties(properties)

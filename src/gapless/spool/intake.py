@@ -2,10 +2,10 @@
 
 On a delivery: it goes in line as it came. What is not to the group in order (out of band, unreliable, for this member
 alone) is no part of any stream: it is counted, and let go.
-On a hole: a delivery that does not follow what is in line waits, with all that follows it, until the group has said what
-became of the messages before it (Lost, Oversized); that is said with the delivery, or right behind it. Then the hole is
-put in line. One that nobody explains within ``PATIENCE_NS`` is put in line as well, and told as what it is, a bug: the
-stream would stand still for ever.
+On a hole: a delivery that does not follow what is in line waits, with all that follows it, until the group has said
+what became of the messages before it (Lost, Oversized); that is said before the delivery, or right behind it. Then the
+hole is put in line. One that nobody explains within ``PATIENCE_NS`` is put in line as well, and told as what it is, a
+bug: the stream would stand still for ever.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ class Intake:
                 if entry.delivery is None:
                     self.spool.append_lost(origin, entry.first, entry.last)
                 else:
-                    self.spool.append(
-                        entry.delivery, name=entry.name, view=entry.view, collected_ns=entry.collected_ns
-                    )
+                    self.spool.append(entry.delivery, name=entry.name, view=entry.view, collected_ns=entry.collected_ns)
                     self.waiting_bytes -= _size_bytes(entry.delivery)
             except SpoolGap:
                 break
