@@ -149,7 +149,7 @@ class Producer(Process):
 
     def count(self, word: str) -> int:
         """How many messages are ``sent`` or ``acked`` by what it has said."""
-        return max((int(line.split()[1]) for line in list(self.said) if line.startswith(word)), default=0)
+        return next((int(line.split()[1]) for line in reversed(self.said) if line.startswith(word)), 0)
 
     def finish(self, within_s: float = PATIENCE_S) -> None:
         """Wait until it has sent everything, and let it leave."""
@@ -209,7 +209,6 @@ class Place:
             "padding": 50,
             "mode": "acknowledged",
             "pause_s": 0,
-            "confirm": True,
             **more,
         }
         started = Producer(str(HERE / "producer.py"), json.dumps(told))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COUNT = 6000
-KILLS = 3
+KILLS = 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -23,7 +23,7 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
     spool = tmp_path / "spool"
     with meeting_place(tmp_path) as place:
         collector = place.collect(spool, "--segment-bytes", "100KiB")
-        producers = [place.produce(number, COUNT, batch=rng.choice([1, 10, 50])) for number in range(2)]
+        producers = [place.produce(number, COUNT, batch=rng.choice([4, 20, 100])) for number in range(2)]
         for producer in producers:
             producer.tell()
         for kill in range(1, KILLS + 1):

@@ -124,6 +124,8 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
 def _watch(collector: Collector, *, as_json: bool) -> None:
     """Show how things stand, once a second, until the collector ends."""
     before = collector.status
+    if as_json:
+        print_json({**before.as_dict(), **rates(before, None)})
     shows = not as_json and sys.stderr.isatty()
     live: AbstractContextManager[Live | None] = nullcontext()
     if shows:
