@@ -161,10 +161,11 @@ class Producer(Process):
 class Place:
     """Where processes of one group meet, and what they have in common."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, knobs: dict[str, str]) -> None:
         self.folder = folder
         self.meeting = folder / "meeting"
         self.meeting.mkdir()
+        self.knobs = {**KNOBS, **knobs}
         self._stack = stack
 
     @property
@@ -175,7 +176,7 @@ class Place:
             "transport": "mesh",
             "host": "127.0.0.1",
             "ports": 0,
-            "config": KNOBS,
+            "config": self.knobs,
             "timeout": PATIENCE_S,
         }
 
@@ -190,7 +191,7 @@ class Place:
         started = Collect(
             *("-c", "from gapless.cli import main; main()", "collect", GROUP, "--spool", str(spool), "--json"),
             *("--discover", f"dir://{self.meeting}", "--transport", "mesh", "--host", "127.0.0.1", "--ports", "0"),
-            *("--properties", ";".join(f"{key}={value}" for key, value in KNOBS.items())),
+            *("--properties", ";".join(f"{key}={value}" for key, value in self.knobs.items())),
             *arguments,
             **more,
         )
@@ -218,10 +219,10 @@ class Place:
 
 
 @contextmanager
-def meeting_place(folder: Path) -> Iterator[Place]:
+def meeting_place(folder: Path, **knobs: str) -> Iterator[Place]:
     """A group of real processes, none of which outlives the test."""
     with ExitStack() as stack:
-        yield Place(folder, stack)
+        yield Place(folder, stack, knobs)
 
 
 def contents(spool: Path) -> dict[str, list[tuple[int, bytes]]]:
