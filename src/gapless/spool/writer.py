@@ -44,6 +44,8 @@ from gapless.spool.store import Store, make_folders, read_or_make
 if TYPE_CHECKING:
     from types import TracebackType
 
+__all__ = ["Spool", "Trimmed", "Usage"]
+
 NOBODY = Address(0, 0)
 
 
