@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pyspark_gapless import java
+from pyspark_gapless import archive, java
 from pyspark_gapless.installed import look
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -159,12 +159,14 @@ def server_environ(folder: Path) -> dict[str, str]:
     """Return the environment of a server: nothing of this process's Python paths, Java, loopback, words to read."""
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
+    runtime = java.find()
+    options = f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()} {archive.options(runtime, look({}).home)}"
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
     return kept | {
-        "JAVA_HOME": str(java.find().home),
+        "JAVA_HOME": str(runtime.home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
     }
 

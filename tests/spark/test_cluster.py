@@ -29,7 +29,7 @@ BOTH = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(classes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
@@ -58,7 +58,7 @@ def test_on_a_standalone_cluster_both_workers_get_the_package(cluster: Cluster, 
 
 
 @pytest.mark.skipif(find_spec("grpc") is None, reason="grpcio is not installed: pip install 'gapless[connect]'")
-def test_through_spark_connect(tmp_path: Path) -> None:
+def test_through_spark_connect(classes: None, tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     with connect_server(tmp_path / "server") as url:
         found = run_program(url, tmp_path, {"spark.sql.shuffle.partitions": 3})
