@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from gapless.face.core import Core, Payload, To
+    from gapless.face.core import AnyHeaders, Core, Payload, To
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.headers import Headers
     from gapless.metrics import Look
 
 _T = TypeVar("_T")
@@ -57,7 +58,8 @@ class Sent(Receipt):
     def delivered(self, timeout: Time | None = None) -> None:
         """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
 
-        Raises UndeliveredError if that can never be, and TimedOutError after ``timeout``.
+        Durable members that are away are waited for too. Raises UndeliveredError if that can never be, and
+        TimedOutError after ``timeout``.
         """
         run(self._delivered(timeout))
 
@@ -104,13 +106,15 @@ class Group(Face):
         mode: Mode | str = Mode.ORDERED,
         timeout: Time | None = None,
         loopback: bool | None = None,
+        headers: Headers | None = None,
     ) -> Sent:
         """Send a message to all, or to one member; wait for room, first come, first served.
 
         When this returns the message has its number and is on its way, and will not be dropped. Timed out before that,
-        it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too.
+        it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
+        what is said of it beside its payload.
         """
-        return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback)
+        return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
 
     def send_many(
         self,
@@ -120,20 +124,27 @@ class Group(Face):
         mode: Mode | str = Mode.ORDERED,
         timeout: Time | None = None,
         loopback: bool | None = None,
+        headers: AnyHeaders | None = None,
     ) -> Sent:
-        """Send messages in this order, which is much faster than one by one.
+        """Send messages in this order, which is much faster than one by one; with headers for all, or for each.
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
-        sent = run(self._own.send(payloads, to, mode, timeout, loopback=loopback))
+        sent = run(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
         return Sent(self._own, sent)
 
     def try_send(
-        self, payload: Payload, to: To | None = None, *, mode: Mode | str = Mode.ORDERED, loopback: bool | None = None
+        self,
+        payload: Payload,
+        to: To | None = None,
+        *,
+        mode: Mode | str = Mode.ORDERED,
+        loopback: bool | None = None,
+        headers: Headers | None = None,
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
-        sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback))
+        sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
         return None if sent is None else Sent(self._own, sent)
 
     # Receiving
@@ -165,6 +176,18 @@ class Group(Face):
     def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
         """Wait until the view has at least ``count`` members, this one included."""
         run(self._own.gather(count, deadline(timeout)))
+
+    def wait_for(self, name: str, timeout: Time | None = None) -> None:
+        """Wait until a durable member of this name belongs to the group; from then on its place is kept for it."""
+        run(self._own.await_name(name, deadline(timeout)))
+
+    def next_batch(self, timeout: Time | None = None) -> Batch | Told | None:
+        """Return the next messages of one sender, or event; None when this member has left.
+
+        Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
+        """
+        own = self._own
+        return run(own.receive(own.inbox.next_batch, deadline(timeout), all_events=True))
 
     # Requests
 

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Self
 
-    from gapless.face.core import Core, Payload, To
+    from gapless.face.core import AnyHeaders, Core, Payload, To
     from gapless.face.inbox import Told
     from gapless.face.insight import Explanation, Health
     from gapless.face.requests import Asked
+    from gapless.headers import Headers
     from gapless.metrics import Look
 
 _T = TypeVar("_T")
@@ -85,7 +86,8 @@ class Sent(Receipt):
     async def delivered(self, timeout: Time | None = None) -> None:  # noqa: ASYNC109
         """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
 
-        Raises UndeliveredError if that can never be, and TimedOutError after ``timeout``.
+        Durable members that are away are waited for too. Raises UndeliveredError if that can never be, and
+        TimedOutError after ``timeout``.
         """
         await drive(self._delivered(timeout))
 
@@ -139,13 +141,15 @@ class Group(Face):
         mode: Mode | str = Mode.ORDERED,
         timeout: Time | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
+        headers: Headers | None = None,
     ) -> Sent:
         """Send a message to all, or to one member; wait for room, first come, first served.
 
         When this returns the message has its number and is on its way, and will not be dropped. Cancelled or timed out
-        before that, it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too.
+        before that, it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
+        what is said of it beside its payload.
         """
-        return await self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback)
+        return await self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
 
     async def send_many(
         self,
@@ -155,20 +159,27 @@ class Group(Face):
         mode: Mode | str = Mode.ORDERED,
         timeout: Time | None = None,  # noqa: ASYNC109
         loopback: bool | None = None,
+        headers: AnyHeaders | None = None,
     ) -> Sent:
-        """Send messages in this order, which is much faster than one by one.
+        """Send messages in this order, which is much faster than one by one; with headers for all, or for each.
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
-        sent = await drive(self._own.send(payloads, to, mode, timeout, loopback=loopback))
+        sent = await drive(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
         return Sent(self._own, sent)
 
     async def try_send(
-        self, payload: Payload, to: To | None = None, *, mode: Mode | str = Mode.ORDERED, loopback: bool | None = None
+        self,
+        payload: Payload,
+        to: To | None = None,
+        *,
+        mode: Mode | str = Mode.ORDERED,
+        loopback: bool | None = None,
+        headers: Headers | None = None,
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
-        sent = await drive(self._own.send((payload,), to, mode, wait=False, loopback=loopback))
+        sent = await drive(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
         return None if sent is None else Sent(self._own, sent)
 
     # Receiving
@@ -208,6 +219,20 @@ class Group(Face):
     async def wait_for_members(self, count: int, timeout: Time | None = None) -> None:  # noqa: ASYNC109
         """Wait until the view has at least ``count`` members, this one included."""
         await drive(self._own.gather(count, deadline(timeout)))
+
+    async def wait_for(self, name: str, timeout: Time | None = None) -> None:  # noqa: ASYNC109
+        """Wait until a durable member of this name belongs to the group; from then on its place is kept for it."""
+        await drive(self._own.await_name(name, deadline(timeout)))
+
+    async def next_batch(self, timeout: Time | None = None) -> Batch | Told | None:  # noqa: ASYNC109
+        """Return the next messages of one sender, or event; None when this member has left.
+
+        Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
+        """
+        return cast(
+            "Batch | Told | None",
+            await drive(self._own.receive(self._own.inbox.next_batch, deadline(timeout), all_events=True)),
+        )
 
     # Requests
 
@@ -302,7 +327,8 @@ def join(group: str, **options: Unpack[JoinOptions]) -> Group:
             - ``transport``: ``"auto"`` (multicast where that works, else a copy to each member), ``"multicast"``,
               ``"mesh"``, ``"tcp"``, or a transport that is open already.
             - ``config``: a ``Config``, knobs by name (``{"capacity": 64}``), or the path of a TOML file.
-            - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says what it has.
+            - ``name``: makes the member durable under this name (docs/durable.md); ``resume`` says what it has; with
+              ``stores=True`` it acknowledges only what it has reported by ``stored``.
             - ``state``: an object with ``get_state() -> bytes`` and ``set_state(bytes)``, or a pair of such functions.
             - ``listen``: False for a member that only sends; what comes is let go.
             - ``rejoin``: False if a member that was expelled is to end instead of coming back.

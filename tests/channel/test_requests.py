@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 import gapless
 from gapless import blocking
 from gapless.errors import ClosedError, DepartedError, LocalProtocolError, RequestError, TimedOutError
-from gapless.face.requests import MARK, PLAIN, unwrap, wrap, wrap_plain
+from gapless.headers import MARK, PLAIN, unwrap, wrap, wrap_plain
 from tests.channel.company import company, options, other_than, read, run, threads
 from tests.channel.processes import program
 from tests.transport.networks import free_ports

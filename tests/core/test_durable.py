@@ -129,14 +129,52 @@ def test_nothing_is_sent_to_one_that_is_away() -> None:
     assert group.messages("b", "a") == numbers(1, 9)
 
 
-def test_acknowledged_sends_wait_for_members_only() -> None:
+def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
+    group = make()
+    gone(group)
+    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert group["a"].outbound.delivered_by_members
+    assert group["a"].armed() == ()
+    assert not group.told("a", Acknowledged)
+    back(group)
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert got(group, C2) == numbers(4, 4)
+
+
+def test_an_acknowledged_send_is_done_when_the_place_is_released() -> None:
+    group = make()
+    gone(group)
+    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert not group.told("a", Acknowledged)
+    group.install(View.of(3, A, B))
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+def test_an_acknowledged_send_is_done_when_a_full_window_releases_the_place() -> None:
+    group = make(capacity=4, on_hold_full="release")
+    gone(group)
+    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    send(group, 5, 7)
+    group.settle()
+    assert not group.told("a", Acknowledged)
+    send(group, 8, 8)
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_that_is_away() -> None:
     group = make()
     gone(group)
     group.lose(Ack, by="b", times=1)
-    ticket = group.send("a", b"x", mode=Mode.ACKNOWLEDGED).ticket
-    assert not group["a"].outbound.delivered_by_members
-    group.run_for(5 * MS)
+    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert group["a"].outbound.delivered_by_members
     assert not group.told("a", Acknowledged)
+    back(group)
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
 

@@ -242,7 +242,7 @@ def test_n4_28_an_ack_beyond_high_changes_nothing() -> None:
     group.receive("a", B, Ack(A, 2, 5))
     assert (group["a"].snapshot(), group["a"].deadline_ns) == before
     assert group["a"].counters["dropped.ack beyond high"] == 1
-    assert group["a"].outbound._buffers == {}
+    assert group["a"].outbound.shares._buffers == {}
 
 
 @pytest.mark.behaviour("N4-29", "P-03")

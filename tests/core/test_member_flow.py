@@ -368,7 +368,7 @@ def test_s14_what_a_member_remembers_is_bounded() -> None:
         member = group[name]
         assert len(member.counters) < 40
         assert max(len(table) for table in (member._active, member._owing, member._stalled)) <= 3
-        assert len(member.outbound._buffers) <= 2
+        assert len(member.outbound.shares) <= 2
         assert member.outbound.window.stored == len(member.outbound.queue) == 0
         for stream in member.inbound.values():
             assert (stream.gaps._asked, stream._early) == ([], [])

@@ -142,7 +142,7 @@ def test_s14_hostile_input_does_not_grow_the_counters() -> None:
         group.receive("a", B, Ack(A, 10**6 + number, number))
         group.step(A, lambda m, n=number: m.receive(b"GL%d" % n, group.now_ns))  # type: ignore[misc]
     assert len(group["a"].counters) < 20
-    assert set(group["a"]._active) | set(group["a"].outbound._buffers) <= {B}
+    assert set(group["a"]._active) | set(group["a"].outbound.shares._buffers) <= {B}
 
 
 @pytest.mark.behaviour("N7-09")

@@ -140,7 +140,7 @@ class Aside:
         self._due_ns = min(self._due_ns, again_ns) if self._pending else again_ns
         for message in messages:
             self._high += 1
-            run = Run.of(self.me, self._high, (message,), flags, self.view, context.now_ns)
+            run = Run.of(self.me, self._high, (message,), flags, self.view, context.sent_ns)
             context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
             if missing:
                 self._pending[run.first] = _Pending(run, queued.ticket, queued.to, set(missing), again_ns, interval_ns)
@@ -164,7 +164,7 @@ class Aside:
         context.event(Accepted(ticket, 0, 0))
         own = not flags & NOT_BACK and to in {None, self.me}
         for message in messages:
-            run = Run.of(self.me, 1, (message,), flags & NOT_BACK, self.view, context.now_ns)
+            run = Run.of(self.me, 1, (message,), flags & NOT_BACK, self.view, context.sent_ns)
             if to != self.me:
                 context.transmit(to, Unreliable(run))
             if own:

@@ -39,6 +39,7 @@ class Context:
         "rarely",
         "spoke",
         "tracing",
+        "wall_ns",
     )
 
     def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: bool) -> None:
@@ -48,10 +49,16 @@ class Context:
         self.tracing = tracing
         self.rarely = rarely
         self.now_ns = 0
+        self.wall_ns = 0
         self.counters: dict[str, int] = {}
         self.spoke: dict[Address | None, int] | None = None
         self._frames: list[tuple[Address | None, Frame]] = []
         self._ready = Ready()
+
+    @property
+    def sent_ns(self) -> int:
+        """What is said of messages that are sent now: the time of day, as far as the machine was told."""
+        return self.now_ns + self.wall_ns
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter."""

@@ -151,6 +151,10 @@ class Holds:
         self._count()
         return release
 
+    def behind(self, seqno: int) -> list[Address]:
+        """Return the last lives of those that are away and have not acknowledged ``seqno``."""
+        return [last for last, acked in self._places.values() if acked < seqno]
+
     def _count(self) -> None:
         self.minimum = min((hold.acked for hold in self._places.values()), default=None)
 

@@ -13,12 +13,16 @@ On reception of a nak for this stream, at one who keeps what it has delivered: w
 
 On a stability message: what everybody has delivered is purged; the announced high is a tail like any other.
 
+Where the application stores what it gets (``stored`` is not None), an ack speaks of what it has stored, not of what
+it was handed. What it was handed and has not stored fills no buffer any more, so the ack grants that much more room.
+
 Every pass over the gaps: what outlived its grace is asked for (gaps.py), from the origin or from any member that may
 hold it. A stream without a start asks for that. With retransmission off a gap that stays is reported as a stall.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gapless.core import ranges, rare
@@ -28,6 +32,7 @@ from gapless.core.pieces import Pieces
 from gapless.core.ready import GROUP, ONE, Delivery, Lost, Stalled, Started
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.window import Growing, Window, window_policy
+from gapless.identity import U32_MAX
 from gapless.run import ACKED, BEGIN, PIECE
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, NAK_OVERHEAD_BYTES, RANGE_BYTES
 from gapless.wire.frames import CONNECTION, Ack, Nak
@@ -48,6 +53,9 @@ if TYPE_CHECKING:
 REPAIRED = ("repaired.unasked", "repaired.1", "repaired.2", "repaired.3", "repaired.4", "repaired.more")
 """The counter of runs that a repair has brought, by how often they had been asked for."""
 
+UNKNOWN = -1
+"""Nothing was stored of a stream: it is where it starts."""
+
 
 class Inbound:
     """The stream of ``origin`` as this member receives it."""
@@ -63,10 +71,12 @@ class Inbound:
         epoch: int = 0,
         *,
         durable: bool = False,
+        stored: int | None = None,
     ) -> None:
         """Open the stream at ``start``, or wait to be told; never below ``former``, which was delivered before.
 
         A durable member is to get everything behind ``former``: what it does not get is lost, and it is told so.
+        ``stored``: up to where the application has stored it, or UNKNOWN; None if an ack says what was delivered.
         """
         self.origin = origin
         self.epoch = epoch
@@ -95,6 +105,9 @@ class Inbound:
         self.former = former
         self._durable = durable
         self._due = durable and former is not None
+        self.stored = stored
+        self._unstored: deque[tuple[int, int]] = deque()
+        self._unstored_bytes = 0
         if start is not None:
             self._open(start)
 
@@ -112,6 +125,8 @@ class Inbound:
         )
         self.window = Window(policy, offset=start, keep=self.keeps, max_bytes=config.window_bytes)
         self.start = start
+        if self.stored == UNKNOWN:
+            self.stored = start
 
     # On reception of data
 
@@ -183,6 +198,8 @@ class Inbound:
                 context.event(Lost(self.origin, self.start + 1, start))
             window.skip_to(start)
             self.start = start
+            if not self._due:
+                self.store(start)
             context.event(Started(self.origin, start))
 
     def begin(self, start: int, context: Context) -> None:
@@ -236,6 +253,7 @@ class Inbound:
         self.pieces.clear()
         if pristine:
             self.start = last
+            self.store(last)
             context.event(Started(self.origin, last))
         else:
             context.event(Lost(self.origin, first, last))
@@ -268,6 +286,9 @@ class Inbound:
             messages = runs[-1].last - runs[0].first + 1
             self.taken += messages
             self.taken_bytes += size_bytes
+            if self.stored is not None:
+                self._unstored.append((runs[-1].last, size_bytes))
+                self._unstored_bytes += size_bytes
             due = self.owed.deliver(messages, size_bytes, ack_bytes, context.now_ns, asked) or due
             if limit is None and self.gone <= window.delivered:
                 break
@@ -371,16 +392,31 @@ class Inbound:
 
     # Acks
 
-    def acknowledge(self, context: Context) -> None:
-        """Send the ack that is owed."""
+    def acknowledge(self, context: Context, senders: int = 1) -> None:
+        """Send the ack that is owed; the room it grants is shared by ``senders``."""
         window = self.window
         if window is None:
             return
         self.ack_now = False
         self.owed.settle(context.now_ns)
         seqno = self._whole(window) if self._durable else window.delivered
+        room_bytes = self.config.receive_buffer_bytes
+        if self.stored is not None:
+            first = self.pieces.first
+            if first is None or self.stored < first - 1:
+                seqno = min(seqno, self.stored)  # else all that is not stored is a message that is not whole yet
+            room_bytes = min(room_bytes + senders * self._unstored_bytes, U32_MAX)
         context.step("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
-        context.transmit(self.origin, Ack(self.origin, seqno, self.config.receive_buffer_bytes, self.epoch))
+        context.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
+
+    def store(self, seqno: int) -> bool:
+        """Take in that the application has stored everything up to ``seqno``; return whether that is news."""
+        if self.stored is None or seqno <= self.stored:
+            return False
+        self.stored = seqno
+        while self._unstored and self._unstored[0][0] <= seqno:
+            self._unstored_bytes -= self._unstored.popleft()[1]
+        return True
 
     def _whole(self, window: Window) -> int:
         """Return up to where a durable member acknowledges: whole messages, so that it gets the others again whole.
@@ -431,6 +467,8 @@ class Inbound:
             self.owed.snapshot(),
             self.pieces.snapshot(),
             tuple(self._early),
+            self.stored,
+            tuple(self._unstored),
             self.stable,
             self._turns % 2 if self.config.xmit_from_random_member else 0,
         )
@@ -438,7 +476,9 @@ class Inbound:
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
         window, self.start, self.announced, self.gone, gaps, owed, pieces, early, *rest = snapshot  # type: ignore[assignment]
-        self.stable, self._turns = rest  # type: ignore[assignment]
+        self.stored, unstored, self.stable, self._turns = rest  # type: ignore[assignment]
+        self._unstored = deque(unstored)  # type: ignore[call-overload]
+        self._unstored_bytes = sum(size_bytes for _, size_bytes in self._unstored)
         self.gaps.restore(gaps)  # type: ignore[arg-type]
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.holds import check_places
-from gapless.core.inbound import Inbound
+from gapless.core.inbound import UNKNOWN, Inbound
 from gapless.core.outbound import Outbound
 from gapless.core.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
 from gapless.core.streams import Streams
@@ -400,7 +400,7 @@ class Member(Streams):
         owing, self._owing = self._owing, {}
         for key, stream in owing.items():
             if (rest_ns := stream.owed.rest_ns(context.now_ns)) is None:
-                stream.acknowledge(context)
+                self._acknowledge(stream, context)
             else:
                 self._owing[key] = stream
                 self._timers.arm_sooner(timers.ACK, rest_ns)
@@ -549,14 +549,22 @@ class Member(Streams):
             context.event(Discarded(origin, discarded))
         if stream.window is not None or stream.former is not None:
             self._former[origin] = stream.resume
+            if stream.stored is not None and self._stored is not None:
+                self._stored[origin] = stream.stored
         if len(self._former) > self._most_former:
-            del self._former[next(iter(self._former))]
+            oldest = next(iter(self._former))
+            del self._former[oldest]
+            if self._stored is not None:
+                self._stored.pop(oldest, None)
 
     def _welcome(self, origin: Address, digest: Digest, context: Context) -> None:
         # Only its sender knows where a durable member goes on.
         marks = None if self._durable else digest.get(origin)
         start, former = None if marks is None else marks.delivered, self._former.pop(origin, None)
-        stream = Inbound(origin, self.config, self.row, self._rng, start, former, self._epoch, durable=self._durable)
+        stored = None if self._stored is None else self._stored.pop(origin, UNKNOWN)
+        stream = Inbound(
+            origin, self.config, self.row, self._rng, start, former, self._epoch, durable=self._durable, stored=stored
+        )
         self.inbound[origin] = stream
         if marks is None:
             stream.gaps.notice(0, context.now_ns)

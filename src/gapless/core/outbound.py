@@ -31,6 +31,7 @@ from gapless.core.holds import Holds
 from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.sending import SendQueue
+from gapless.core.shares import Shares
 from gapless.core.window import Fixed, Window
 from gapless.run import ACKED, LENGTH_BYTES, Run
 from gapless.wire.codec import run_room_bytes
@@ -80,7 +81,7 @@ class Outbound:
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
         self.view = 0
-        self._buffers: dict[Address, int] = {}
+        self.shares = Shares()
         self.acked_ns: dict[Address, int] = {}
         self.senders = 0  # nobody has said yet
         self._tail_ns: int | None = None
@@ -90,7 +91,6 @@ class Outbound:
         self._stuck_since_ns: int | None = None
         self._pin_due_ns: int | None = None
         self._watched = 0
-        self._idle_low = self._idle_upto = self._idle_bytes = 0
 
     # On sending
 
@@ -153,9 +153,10 @@ class Outbound:
 
     def _send_batch(self, batch: Batch, context: Context, reason: str) -> None:
         first = self.window.high + 1
-        run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.now_ns)
+        run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
+        self.shares.sent(run)
         if self.to != self.me:
             context.step("SEND", self.me, run.first, run.last, size_bytes=run.size_bytes, epoch=self.epoch)
         if self.to is None:
@@ -202,12 +203,14 @@ class Outbound:
             return
         context.step("ACK_IN", self.me, last=seqno, peer=peer, epoch=self.epoch)
         self.acked_ns[peer] = context.now_ns
-        if self._buffers.get(peer) != buffer_bytes:
-            self._buffers[peer] = buffer_bytes
-            self.limit_bytes(self.senders)
         if seqno >= self.starts[peer]:
             self._unconfirmed.discard(peer)
-        if self.acks.ack(peer, seqno):
+        raised = self.acks.ack(peer, seqno)
+        if self.shares.advertise(peer, buffer_bytes) or self.shares.uneven:
+            self.limit_bytes(self.senders)
+            if not raised and len(self.queue):
+                self.flush(context, "ack")
+        if raised:
             self.release(context, "ack")
         elif not self._unfinished:
             self._tail_ns = None
@@ -231,7 +234,8 @@ class Outbound:
     @property
     def _unfinished(self) -> bool:
         """Whether somebody is still to be told something."""
-        return bool(self._unconfirmed or self._tracked) or self._settled != self.window.high
+        tracked = self._tracked and not self.holds  # where places are kept, what members have to do is in _settled
+        return bool(self._unconfirmed or tracked) or self._settled != self.window.high
 
     @property
     def _settled(self) -> int:
@@ -246,19 +250,18 @@ class Outbound:
     def release(self, context: Context, reason: str) -> None:
         """Purge what everybody has, report what was acknowledged, and let waiting sends go on."""
         self._purge(context)
-        if self._tracked:
-            known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
-            for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
-                del self._tracked[ticket]
-                context.event(Acknowledged(ticket))
         if not self._unfinished:
             self._tail_ns = None
         self.flush(context, reason)
 
     def _purge(self, context: Context) -> None:
         low, upto = self.window.low, self.acks.minimum if self.row.release == "acks" else self.stable
+        known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
         if self.holds.minimum is not None:
-            upto = min(upto, self.holds.minimum)
+            upto = known = min(upto, self.holds.minimum)
+        for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
+            del self._tracked[ticket]
+            context.event(Acknowledged(ticket))
         purged = self.window.purge(upto)
         if self.window.low > low:
             context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
@@ -267,18 +270,8 @@ class Outbound:
                 self._plan_tail(context.now_ns)
         if self._settled != self._watched:
             self.watch(context.now_ns)
-        if self.holds or self._idle_bytes:
-            self._count_idle()
-            self.limit_bytes(self.senders)
-
-    def _count_idle(self) -> None:
-        """Count the bytes that only those need that are away; they fill no member's buffer."""
-        low, upto = self.window.low, self._settled
-        if low == self._idle_low and low < self._idle_upto <= upto:
-            self._idle_bytes += self.window.size_between(self._idle_upto + 1, upto)
-        else:
-            self._idle_bytes = self.window.size_between(low + 1, upto)
-        self._idle_low, self._idle_upto = low, upto
+        self.shares.forget(self.window.low)
+        self.limit_bytes(self.senders)
 
     def watch(self, now_ns: int) -> None:
         """Start anew to measure for how long the members have not moved."""
@@ -476,12 +469,12 @@ class Outbound:
         returned = self.holds.install(members, kept or {}, back or {}, self.acks, self.window, context)
         self.starts = {member: self.starts.get(member, returned.get(member, high)) for member in members}
         self._unconfirmed.intersection_update(members)
-        self._buffers = {member: self._buffers[member] for member in members if member in self._buffers}
+        self.shares.keep(members)
         self.acked_ns = {member: self.acked_ns[member] for member in members if member in self.acked_ns}
-        self.limit_bytes(self.senders)
         self.acks.adjust(members, high)
         for member, acked in returned.items():
             self.acks.enter(member, acked)
+        self.limit_bytes(self.senders)
         self.release(context, "view")
         if returned and self._tail_ns is None and self._unfinished:
             self._plan_tail(context.now_ns)  # who is back is behind
@@ -495,7 +488,7 @@ class Outbound:
     def end(self, context: Context) -> tuple[int, int]:
         """Report the acknowledged sends that nobody will complete; return what is not known to have arrived."""
         for ticket, last in self._tracked.items():
-            behind = tuple(self.acks.behind(last))
+            behind = (*self.acks.behind(last), *self.holds.behind(last))
             context.event(Unacknowledged(ticket, behind) if behind else Acknowledged(ticket))
         self._tracked = {}
         return max(self.window.low, self.acks.minimum) + 1, self.window.high
@@ -520,7 +513,8 @@ class Outbound:
         """Take the place of ``before``, whose stream has ended: what waits there is sent here."""
         self.queue = before.queue
         self.closed = before.closed
-        self._buffers = before._buffers
+        self.shares = before.shares
+        self.shares.begin((), 0)
         self.senders = before.senders
 
     def retune(self, config: Config, now_ns: int) -> None:
@@ -531,23 +525,22 @@ class Outbound:
             self._plan_tail(now_ns)
 
     def limit_bytes(self, senders: int) -> None:
-        """Share the smallest advertised receive buffer among ``senders`` (design rule 7)."""
+        """Share the advertised receive buffers among ``senders``."""
         config = self.config
         self.senders = max(1, senders)
         if self.row.release != "acks":
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
-        smallest_bytes = min(self._buffers.values(), default=config.receive_buffer_bytes)
-        share_bytes = max(smallest_bytes // self.senders, config.max_frame_bytes)
-        self.window.max_bytes = min(config.window_bytes, share_bytes + self._idle_bytes)
+        least_bytes, default_bytes = config.max_frame_bytes, config.receive_buffer_bytes
+        room_bytes = self.shares.limit_bytes(self.acks, self.window.low, self.senders, least_bytes, default_bytes)
+        self.window.max_bytes = min(config.window_bytes, room_bytes)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the sending half contradicts its own law."""
         self.window.check_invariants()
         acked = self.row.release != "acks" or self.window.low <= self.acks.minimum
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
-        if self.holds:
-            idle_bytes = self.window.size_between(self.window.low + 1, self._settled)
-            assert self._idle_bytes == idle_bytes, "what only those need that are away is counted"
+        held_bytes = self.shares.upto(self.window.high) - self.shares.upto(self.window.low)
+        assert self.window.stored_bytes <= held_bytes, "the bytes of the window are known"
         for name, (last, ack) in self.holds.places.items():
             assert self.window.low <= ack <= self.window.high, f"what {name!r} needs is kept"
             assert last not in self.acks, f"{name!r} is here, and its place is kept"
@@ -589,12 +582,11 @@ class Outbound:
         self.holds.restore(holds)  # type: ignore[arg-type]
         self.queue.restore(queue)  # type: ignore[arg-type]
         self.repairs.forget()
-        self.senders = 0
         self._tail_ns = 0 if tail else None
         self._seen = (self.window.low, self.window.high) if stands_still else None
         self._first_wanted = False
         self._watched = self._settled
         self._stuck_since_ns = 0 if self._watched < self.window.high else None
         self._pin_due_ns = None
-        self._idle_upto = 0
-        self._count_idle()
+        self.shares.begin(self.window.get(self.window.low + 1, self.window.high), self.window.low)
+        self.senders = 0

@@ -60,7 +60,9 @@ class Participant(Stateful):
         locator: bytes = b"",
         tracing: bool = False,
         rarely: Rarely = rare.never,
+        wall_ns: int = 0,
     ) -> None:
+        """Make a life that has not joined yet; ``wall_ns`` is how far the time of day is ahead of the clock."""
         super().__init__(me, group, config, rng, tracing=tracing, rarely=rarely)
         if name and self.row.release != "acks":
             raise LocalProtocolError(
@@ -69,6 +71,7 @@ class Participant(Stateful):
         self.liveness = Liveness(me, config)
         self.membership = Membership(Place(me, name, locator), config, rng, self.liveness)
         self._context.spoke = {}
+        self._context.wall_ns = wall_ns
         self._ended = False
         self._ungreeted: list[Address] = []
         self.outbound.closed = True
@@ -92,17 +95,25 @@ class Participant(Stateful):
 
     # Inputs of the application
 
-    def join(self, now_ns: int, *, state: bool = False, resume: Mapping[Address, int] | None = None) -> Ready:
+    def join(
+        self,
+        now_ns: int,
+        *,
+        state: bool = False,
+        resume: Mapping[Address, int] | None = None,
+        stores: bool = False,
+    ) -> Ready:
         """Begin to look for a group, or to found one; with ``state`` ask the others for the application's state.
 
-        ``resume`` says up to where a durable member has kept each stream safely: no stream begins before that.
+        ``resume`` says up to where a durable member has kept each stream safely: no stream begins before that. One that
+        ``stores`` what it gets acknowledges what it has reported by ``stored``.
         """
         if self.phase != NEW:
             raise LocalProtocolError(f"this life has joined before (it is {self.phase}): begin a new one")
         if self.membership.place.name:
-            self.resume(resume or {})
-        elif resume:
-            raise LocalProtocolError("a member without a durable name has nothing to resume: give it a name")
+            self.resume(resume or {}, stores=stores)
+        elif resume or stores:
+            raise LocalProtocolError("a member without a durable name has nothing to resume or store: give it a name")
         if state:
             self.want_state()
         self.membership.join(self._begin(now_ns))

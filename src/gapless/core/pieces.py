@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import GROUP, Delivery, Oversized
-from gapless.run import BEGIN, END
+from gapless.run import BEGIN, END, PIECE
 
 if TYPE_CHECKING:
     from gapless.core.context import Context
@@ -60,7 +60,8 @@ class Pieces:
         if too_large:
             context.event(Oversized(run.origin, first, run.last))
             return None
-        return Delivery(run.origin, first, run.last, whole, self._kind, self._epoch)
+        flags = run.flags & ~(PIECE | BEGIN | END)
+        return Delivery(run.origin, first, run.last, whole, self._kind, self._epoch, flags, run.view, run.sent_ns)
 
     @property
     def first(self) -> int | None:

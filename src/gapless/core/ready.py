@@ -37,7 +37,8 @@ UNRELIABLE = "unreliable"
 class Delivery(NamedTuple):
     """Messages ``first .. last`` of one stream, next in order for the application.
 
-    ``content`` is a run, or the bytes of one message that travelled in pieces (it then spans several seqnos).
+    ``content`` is a run, or the bytes of one message that travelled in pieces (it then spans several seqnos, and
+    ``flags``, ``view`` and ``sent_ns`` say what its run would).
     """
 
     origin: Address
@@ -46,6 +47,9 @@ class Delivery(NamedTuple):
     content: Run | bytes
     kind: str = GROUP
     epoch: int = 0
+    flags: int = 0
+    view: int = 0
+    sent_ns: int = 0
 
     @property
     def message_count(self) -> int:

@@ -14,7 +14,7 @@ from gapless.core.backlog import Covered
 from gapless.core.context import Context
 from gapless.core.credit import Credit
 from gapless.core.early import Early
-from gapless.core.inbound import Inbound
+from gapless.core.inbound import UNKNOWN, Inbound
 from gapless.core.outbound import Outbound
 from gapless.core.pieces import Pieces
 from gapless.core.ready import GROUP, ONE, Delivery, Ready
@@ -83,18 +83,20 @@ class Streams:
         self._former: dict[Address, int] = {}
         self._most_former = _MOST_FORMER
         self._durable = False
+        self._stored: dict[Address, int] | None = None
         self._active: dict[Address, int] = {}
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, tuple[int, int, int]] = {}
         self._epoch = 0
         self._next_mode: Mode | None = None
 
-    def resume(self, marks: Mapping[Address, int]) -> None:
+    def resume(self, marks: Mapping[Address, int], *, stores: bool = False) -> None:
         """Be a durable member, which goes on where its former life was; to be called before the first view.
 
         ``marks`` says up to which seqno the application has the messages of each origin safely, as far as it knows. No
         stream starts below its mark, and if one starts above it, what lies between is reported as lost. A durable
-        member also acknowledges a message in pieces as a whole, unless it is large.
+        member also acknowledges a message in pieces as a whole, unless it is large. One that ``stores`` acknowledges
+        only what it has reported as stored.
         """
         if self.view is not None:
             raise LocalProtocolError(f"{self.me} is a member already: resume before the first view")
@@ -104,8 +106,33 @@ class Streams:
             if not 0 <= seqno <= U64_MAX:
                 raise LocalProtocolError(f"mark {seqno} of {origin} is not a seqno: use 64-bit numbers")
         self._durable = True
+        self._stored = dict(marks) if stores else None
         self._former.update(marks)
         self._most_former += len(marks)
+
+    def stored(self, marks: Mapping[Address, int], now_ns: int) -> Ready:
+        """Note up to where the application has stored the messages of each origin: that is acknowledged at once.
+
+        For a durable member that has said before its first view that it stores what it gets.
+        """
+        if self._stored is None:
+            raise LocalProtocolError(f"{self.me} does not say what it stores: resume with stores=True")
+        context = self._begin(now_ns)
+        for origin, seqno in marks.items():
+            stream = self.inbound.get(origin)
+            if stream is None:
+                if seqno > self._stored.get(origin, seqno):
+                    self._stored[origin] = seqno
+            elif stream.store(seqno) and stream.window is not None:
+                self._acknowledge(stream, context)
+        return self._finish(())
+
+    def kept(self) -> dict[Address, int]:
+        """Return up to where the application has each stream, for its next life: what it stored, or was handed."""
+        if self._stored is None:
+            return dict(self.covered().marks)
+        streams = {origin: stream.stored or 0 for origin, stream in self.inbound.items() if stream.stored != UNKNOWN}
+        return {**self._stored, **streams}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -260,8 +287,7 @@ class Streams:
         ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
         due = stream.deliver(self._credit, ack_bytes, context) or stream.ack_now
         if due or (stream.owed.owed and context.rarely(rare.EARLY_ACK)):
-            stream.acknowledge(context)
-            self._owing.pop(stream.key, None)
+            self._acknowledge(stream, context)
         elif stream.owed.owed and stream.key not in self._owing:
             self._owing[stream.key] = stream
             self._timers.arm_sooner(timers.ACK, stream.owed.plan_ns(context.now_ns, self._rng))
@@ -272,6 +298,11 @@ class Streams:
             taken, taken_bytes = stream.taken, stream.taken_bytes
             stream.taken = stream.taken_bytes = 0
             self._count(taken, taken_bytes, context)
+
+    def _acknowledge(self, stream: Inbound, context: Context) -> None:
+        """Send the ack that is owed for a stream."""
+        stream.acknowledge(context, 1 + len(self._active))
+        self._owing.pop(stream.key, None)
 
     def _deliver_stalled(self, context: Context) -> None:
         """Deliver from the streams that wait for room, as far as there is some."""

@@ -231,16 +231,6 @@ class Window:
         assert run.first <= self.delivered + 1 <= run.last, "asked only where the next message is stored"
         return run
 
-    def size_between(self, first: int, last: int) -> int:
-        """Return how many bytes are stored of ``first .. last``."""
-        total_bytes = 0
-        at = self._index(first)
-        while at < len(self._runs) and max(first, self._runs[at].first) <= last:
-            run = self._runs[at]
-            total_bytes += run.part(max(first, run.first), min(last, run.last)).size_bytes
-            at += 1
-        return total_bytes
-
     def take(self, limit: int | None = None) -> list[Run]:
         """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
         taken: list[Run] = []

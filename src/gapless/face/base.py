@@ -11,6 +11,8 @@ from gapless.face.core import Core
 from gapless.face.joining import JoinOptions, Options, State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gapless.config import Config
     from gapless.face.core import Payload, Steps
     from gapless.face.requests import Asked
@@ -72,6 +74,13 @@ class Face:
     def is_closed(self) -> bool:
         """Whether this member has come to its end, or was never opened."""
         return not self._own.is_open
+
+    def stored(self, marks: Mapping[Address, int]) -> None:
+        """Say up to where the messages of each sender are stored: now they are acknowledged (docs/durable.md).
+
+        For a member that has joined with a ``name`` and ``stores=True``.
+        """
+        self._own.stored(marks)
 
     def leave(self) -> None:
         """Begin to leave, without waiting: what was sent is brought to its end, and reading ends after what came."""

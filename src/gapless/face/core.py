@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -32,8 +32,9 @@ from gapless.errors import (
 from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
-from gapless.face.requests import ANSWER, FAILED, LOOK, REQUEST, Asked, wrap, wrap_plain
+from gapless.face.requests import Asked
 from gapless.face.timing import Time, deadline
+from gapless.headers import ANSWER, FAILED, LOOK, REQUEST, Headers, join as join_headers, wrap, wrap_plain
 from gapless.identity import Address
 from gapless.metrics import Look
 from gapless.modes import Mode
@@ -43,7 +44,7 @@ from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from gapless.core.participant import Participant
     from gapless.core.ready import Ready
@@ -58,6 +59,8 @@ To = Address | str
 """A member: its address, such as ``message.sender``, or its durable name."""
 Payload = bytes | bytearray | memoryview
 """What can be sent."""
+AnyHeaders = Headers | Iterable[Headers]
+"""The headers of all messages of a send, or of each."""
 
 HURRY_S = 1.0
 """How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
@@ -168,14 +171,14 @@ class Core:
         *,
         wait: bool = True,
         loopback: bool | None = None,
+        headers: AnyHeaders | None = None,
     ) -> Steps[Sent | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
         address, mode = self.find(to), Mode.of(mode)
         messages: Sequence[bytes] = [as_payload(payload) for payload in payloads]
         if not messages:
             raise LocalProtocolError("nothing to send: give at least one message")
-        if address is not None and mode is not Mode.UNRELIABLE:
-            messages = [wrap_plain(message) for message in messages]
+        messages = with_headers(messages, headers) if headers is not None else list(map(wrap_plain, messages))
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
 
     def _send(
@@ -315,6 +318,21 @@ class Core:
                 here = 0 if self.inbox.view is None else len(self.inbox.view.members)
                 raise TimedOutError(f"{here} of {count} members of {self.options.group} are here") from None
 
+    def await_name(self, name: str, until_ns: int | None) -> Steps[None]:
+        """Wait until a durable member of this name belongs to the group, though it may be away."""
+
+        def belongs() -> bool:
+            roster = self.handle.roster
+            return roster is not None and any(place.name == name for place in (*roster.places, *roster.away))
+
+        while (bell := self.inbox.unless(belongs)) is not None:
+            if not self.is_open:
+                raise self._closed()
+            try:
+                yield Wait(bell, until_ns)
+            except TimeoutError:
+                raise TimedOutError(f"nobody of the durable name {name!r} is in {self.options.group}") from None
+
     # Requests
 
     def request(self, payload: Payload, to: To, timeout: Time | None) -> Steps[bytes]:
@@ -397,6 +415,11 @@ class Core:
             return found
         return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
 
+    def stored(self, marks: Mapping[Address, int]) -> None:
+        """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""
+        if self.is_open:
+            self.handle.call(lambda member, now_ns: member.stored(marks, now_ns))
+
     # Closing
 
     def leave(self) -> None:
@@ -447,6 +470,16 @@ def in_thread(function: Callable[[], _T]) -> Future[_T]:
 
     threading.Thread(target=run, name="gapless call", daemon=True).start()
     return future
+
+
+def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[bytes]:
+    """Return messages with their headers: the same for all, or those of each."""
+    each = [headers] * len(messages) if isinstance(headers, Mapping) else list(headers)
+    if len(each) != len(messages):
+        raise LocalProtocolError(
+            f"{len(each)} sets of headers for {len(messages)} messages: give one for all, or one for each"
+        )
+    return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
 
 
 def as_payload(payload: object) -> bytes:

@@ -38,7 +38,8 @@ from gapless.core.ready import (
 from gapless.errors import ClosedError
 from gapless.face import looking
 from gapless.face.message import Batch, Message, ViewChange
-from gapless.face.requests import LOOK, MARK, PLAIN, REQUEST, Asked, Pending, Wrapped, unwrap
+from gapless.face.requests import Asked, Pending
+from gapless.headers import HEADED, LOOK, PLAIN, REQUEST, Wrapped, may_have, unwrap
 from gapless.run import ALONE, Run
 from gapless.transport.base import Problems
 
@@ -123,7 +124,7 @@ class Inbox:
         self.received += delivery.message_count
         self.batches += 1
         view = 0 if self.view is None else self.view.id.number
-        for part in self._plain(delivery) if is_private(delivery) and has_mark(delivery) else (delivery,):
+        for part in self._plain(delivery) if is_private(delivery) and is_marked(delivery) else (delivery,):
             if self._listens:
                 self._items.append(Batch(part, view, self.names))
             if not self._listens or self._free:
@@ -136,8 +137,8 @@ class Inbox:
         left: list[Delivery] = []
         for at, message in enumerate(delivery.messages()):
             said = unwrap(message)
-            if said is None or said.kind == PLAIN:
-                left.append(one_message(delivery, at, message if said is None else said.body))
+            if said is None or said.kind in {PLAIN, HEADED}:
+                left.append(one_message(delivery, at, message))
             elif said.kind == REQUEST:
                 self._asked.append(Asked(delivery.origin, said.number, said.body))
             elif said.kind == LOOK:
@@ -287,10 +288,10 @@ def is_private(delivery: Delivery) -> bool:
     return delivery.kind == ONE or (delivery.kind == OUT_OF_BAND and alone)
 
 
-def has_mark(delivery: Delivery) -> bool:
-    """Return whether a message may be wrapped; it costs little to find out that none is."""
+def is_marked(delivery: Delivery) -> bool:
+    """Return whether a message may be wrapped."""
     content = delivery.content
-    return MARK in (content.payload if isinstance(content, Run) else content)
+    return may_have(content.payload if isinstance(content, Run) else content)
 
 
 def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:

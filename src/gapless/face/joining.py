@@ -73,6 +73,7 @@ class JoinOptions(TypedDict, total=False):
     host: str | None
     ports: Iterable[int] | int | None
     resume: Mapping[Address, int] | None
+    stores: bool
     trace: Callable[[int, Address, Sequence[Step]], None] | None
 
 
@@ -92,6 +93,7 @@ class Options:
     host: str | None = None
     ports: Iterable[int] | int | None = None
     resume: Mapping[Address, int] | None = None
+    stores: bool = False
     trace: Callable[[int, Address, Sequence[Step]], None] | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class Options:
             raise ConfigError(f"group {self.group!r}: expected a name, the same for all members")
         if self.state is not None and not self.listen:
             raise ConfigError("a member that does not listen has no state to keep: leave state or listen=False out")
+        if self.stores and not self.name:
+            raise ConfigError("a member without a durable name stores nothing for its next life: give it a name")
         if isinstance(self.transport, str):
             if self.transport not in TRANSPORTS:
                 raise ConfigError(f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}")
@@ -114,7 +118,7 @@ class Options:
         transport = self.transport if not isinstance(self.transport, str) else self._open_transport(self.transport)
         join: dict[str, Any] = {"state": self.state is not None}
         if self.name:
-            join["resume"] = self.resume
+            join.update(resume=self.resume, stores=self.stores)
         try:
             return Handle(
                 self.group,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gapless import metrics
 from gapless.errors import GaplessError
-from gapless.face.requests import ANSWER, wrap
+from gapless.headers import ANSWER, wrap
 from gapless.metrics import Look
 
 if TYPE_CHECKING:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import ONE, OUT_OF_BAND, UNRELIABLE
+from gapless.headers import may_have, split
 from gapless.modes import Mode
 from gapless.run import ACKED, ALONE, Run
 
@@ -12,7 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gapless.core.ready import Delivery
+    from gapless.headers import Headers
     from gapless.identity import Address, View
+
+NONE: Headers = MappingProxyType({})
+"""The headers of a message that has none."""
 
 
 class Batch:
@@ -26,7 +32,12 @@ class Batch:
     def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
         self.delivery = delivery
         self.names = names
-        self.view = delivery.content.view if isinstance(delivery.content, Run) else view
+        self.view = self.sent_by.view or view
+
+    @property
+    def sent_by(self) -> Run | Delivery:
+        """What knows how they were sent: the run, or the delivery of a message that travelled in pieces."""
+        return self.delivery.content if isinstance(self.delivery.content, Run) else self.delivery
 
     @property
     def sender(self) -> Address:
@@ -56,12 +67,12 @@ class Batch:
     @property
     def mode(self) -> Mode:
         """What was promised of them."""
-        kind, run = self.delivery.kind, self.run
+        kind = self.delivery.kind
         if kind == OUT_OF_BAND:
             return Mode.OUT_OF_BAND
         if kind == UNRELIABLE:
             return Mode.UNRELIABLE
-        return Mode.ACKNOWLEDGED if run is not None and run.flags & ACKED else Mode.ORDERED
+        return Mode.ACKNOWLEDGED if self.sent_by.flags & ACKED else Mode.ORDERED
 
     @property
     def private(self) -> bool:
@@ -71,31 +82,42 @@ class Batch:
 
     @property
     def sent_ns(self) -> int | None:
-        """When they were sent, by a clock of the sender that only its own messages can be compared by, if known."""
-        run = self.run
-        return None if run is None else run.sent_ns
+        """When they were sent, in nanoseconds since 1970 by the clock of the sender; None if it has not said."""
+        return self.sent_by.sent_ns or None
 
     def __len__(self) -> int:
         return self.delivery.message_count
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.delivery.messages())
+        messages = self.delivery.messages()
+        return (split(message)[1] for message in messages) if self._is_marked else iter(messages)
+
+    @property
+    def _is_marked(self) -> bool:
+        content = self.delivery.content
+        return may_have(content.payload if isinstance(content, Run) else content)
 
     def messages(self) -> Iterator[Message]:
         """Return each message with what is known of it."""
-        return map(Message, self.delivery.messages(), range(len(self)), [self] * len(self))
+        if self._is_marked:
+            for at, message in enumerate(self.delivery.messages()):
+                headers, payload = split(message)
+                yield Message(payload, at, self, headers or NONE)
+            return
+        yield from map(Message, self.delivery.messages(), range(len(self)), [self] * len(self))
 
     def __repr__(self) -> str:
         return f"<{len(self)} messages {self.first}..{self.last} from {self.name or self.sender}>"
 
 
 class Message:
-    """One message; ``payload`` is what its sender gave to ``send``."""
+    """One message; ``payload`` and ``headers`` are what its sender gave to ``send``."""
 
-    __slots__ = ("_at", "_batch", "payload")
+    __slots__ = ("_at", "_batch", "headers", "payload")
 
-    def __init__(self, payload: bytes, at: int, batch: Batch) -> None:
+    def __init__(self, payload: bytes, at: int, batch: Batch, headers: Headers = NONE) -> None:
         self.payload = payload
+        self.headers = headers
         self._at = at
         self._batch = batch
 
@@ -132,7 +154,7 @@ class Message:
 
     @property
     def sent_ns(self) -> int | None:
-        """When it was sent, by a clock of the sender that only its own messages can be compared by, if known."""
+        """When it was sent, in nanoseconds since 1970 by the clock of the sender; None if it has not said."""
         return self._batch.sent_ns
 
     def __bytes__(self) -> bytes:

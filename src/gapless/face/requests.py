@@ -1,11 +1,6 @@
 """Requests and answers, inside messages to one member.
 
-A message to one member that begins with a mark holds, behind it, what it is, a number, and a body:
-
-    mark (4 bytes) | kind (1) | number (8, little-endian) | body
-
-A plain message that happens to begin with the mark is wrapped in the same way, so nothing an application sends is ever
-taken for something else. Anything behind a mark that is none of these kinds is left as it is.
+A request is a message to one member, wrapped as headers.py says, with a number by which its answer is known.
 
 On sending a request: it gets the next number, and a future that waits under it.
 
@@ -17,51 +12,16 @@ On a view without the member that was asked, and at the end of this life: whoeve
 from __future__ import annotations
 
 from concurrent.futures import Future
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import DepartedError, GaplessError, RequestError
+from gapless.headers import ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from gapless.headers import Wrapped
     from gapless.identity import Address
-
-MARK = b"\x00Gq\xf7"
-"""What a wrapped message begins with."""
-REQUEST, ANSWER, FAILED, PLAIN, LOOK = range(5)
-"""What is behind the mark: a request, its answer, the reason why there is none, a message of the application, or the
-question how the member stands."""
-
-_HEAD = Struct("<4sBQ")
-WRAP_BYTES = _HEAD.size
-"""What a wrapping takes."""
-
-
-class Wrapped(NamedTuple):
-    """What a wrapped message holds."""
-
-    kind: int
-    number: int
-    body: bytes
-
-
-def wrap(kind: int, number: int, body: bytes) -> bytes:
-    """Return the message that holds these."""
-    return _HEAD.pack(MARK, kind, number) + body
-
-
-def wrap_plain(payload: bytes) -> bytes:
-    """Return a message of the application in a form that cannot be mistaken."""
-    return wrap(PLAIN, 0, payload) if payload.startswith(MARK) else payload
-
-
-def unwrap(message: bytes) -> Wrapped | None:
-    """Return what a message holds; None if it is nothing but itself."""
-    if not message.startswith(MARK) or len(message) < WRAP_BYTES:
-        return None
-    _, kind, number = _HEAD.unpack_from(message)
-    return Wrapped(kind, number, message[WRAP_BYTES:]) if kind <= LOOK else None
 
 
 class Asked(NamedTuple):

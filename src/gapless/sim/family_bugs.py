@@ -193,7 +193,7 @@ FAMILY = (
     Mutant(
         "acknowledged too soon",
         "a send is reported as acknowledged when the sender has delivered it",
-        "gapless.core.outbound:Outbound.release",
+        "gapless.core.outbound:Outbound._purge",
         "if last <= known]",
         "if last <= self.window.delivered]",
     ),

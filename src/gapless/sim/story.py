@@ -343,7 +343,7 @@ def _say_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
     """Return the deliveries; what follows on each other in one stream is one."""
     at = 0
     while at < len(deliveries):
-        origin, first, last, _, kind, epoch = deliveries[at]
+        origin, first, last, _, kind, epoch, *_ = deliveries[at]
         at += 1
         while at < len(deliveries) and deliveries[at][:2] == (origin, last + 1) and deliveries[at].epoch == epoch:
             last = deliveries[at].last

@@ -34,7 +34,7 @@ class Tracer:
             self.rows.append(Row(*where, "RX", peer=life_name(said.sender)))
         self.rows.extend(self._row(where, row) for row in ready.trace)
         self.rows.extend(row for event in ready.events if (row := self._told(where, event)) is not None)
-        for origin, first, last, content, kind, epoch in ready.deliveries:
+        for origin, first, last, content, kind, epoch, *_ in ready.deliveries:
             payload = content.payload if isinstance(content, Run) else content
             self.rows.append(
                 Row(

@@ -102,6 +102,7 @@ class Seat:
             name=place.name,
             locator=place.locator,
             tracing=self._trace is not None,
+            wall_ns=time.time_ns() - time.monotonic_ns(),
         )
 
     def _begin(self, now_ns: int) -> Ready:
@@ -123,6 +124,8 @@ class Seat:
         """Let the next life begin if the group has expelled this one."""
         if self._expelled and self.rejoin:
             self._expelled = False
+            if self._name:
+                self._join["resume"] = {**(self._join.get("resume") or {}), **self.participant.kept()}
             self._former += self._outstanding
             self._outstanding = 0
             self.participant = self._new_life(max(time.time_ns(), self.participant.me.incarnation + 1))

@@ -1,0 +1,452 @@
+"""Reading a spool: cheap to open, safe while the writer works, trims, or is dead.
+
+Positions are digests: for each stream, by its key, the seqno up to which everything has been read. A stream that a
+digest does not name starts where the spool does (``low``). A message that travelled in pieces belongs to its last
+seqno, so a digest that points into the middle of it neither loses nor repeats it.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.spool import readers as registry
+from gapless.spool.admission import share
+from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolTrimmed, from_os_error
+from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, header_at
+from gapless.spool.index import (
+    COLLECTED,
+    FIRST,
+    KIND,
+    LAST,
+    MISSING,
+    OFFSET,
+    PAYLOAD,
+    SIZE,
+    Hole,
+    SegmentIndex,
+    StreamIndex,
+)
+from gapless.spool.reading import Record, Slice, corrupt, lengths_of, read_records
+from gapless.spool.recovery import find_tail, index_of, load_index
+from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, list_segments, segment_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Digest = dict[str, int]
+"""A position: for each stream, by its key, the seqno up to which everything has been read."""
+
+
+class SpoolView:
+    """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
+
+    Readers read what the writer has said to be durable. With ``whole`` they read all whole commits that are there: for
+    a spool whose writer is gone for good.
+    """
+
+    def __init__(self, path: Path | str, *, whole: bool = False) -> None:
+        self.path = Path(path)
+        try:
+            self.info = SpoolInfo.read(self.path)
+        except FileNotFoundError:
+            raise SpoolMismatch(
+                f"{self.path}: there is no spool here (no spool.json); give the folder of one", self.path
+            ) from None
+        self._whole = whole
+        self._fresh = False
+        self._segments: dict[int, SegmentIndex] = {}
+        self._sealed: set[int] = set()
+        self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
+        self._low: Digest = {}
+        self._high: Digest = {}
+        self._names: dict[str, str] = {}
+        self._missing: dict[int, list[Hole]] = {}
+
+    @property
+    def group(self) -> str:
+        """The group whose messages the spool holds."""
+        return self.info.group
+
+    @property
+    def spool_id(self) -> str:
+        """The random name of the spool, in hex; replicas have different ones."""
+        return self.info.spool_id.hex()
+
+    # Looking
+
+    def refresh(self) -> None:
+        """Look for what has been committed, sealed and trimmed since the last time."""
+        hint = None if self._whole else Hint.read(self.path)
+        numbers = list_segments(self.path)
+        final = numbers[-1] if numbers else 0
+        if hint is not None:
+            final = hint.segment
+            numbers = [number for number in numbers if number <= final]
+        trimmed = [number for number in self._segments if number not in set(numbers)]
+        for number in trimmed:
+            del self._segments[number]
+            self._sealed.discard(number)
+            self._missing.pop(number, None)
+        for number in numbers:
+            if number not in self._sealed:
+                self._look(number, active=number == final, upto=hint.offset if hint and number == final else None)
+        if trimmed:
+            self._drop_parts(set(trimmed))
+        self._fresh = True
+
+    def _look(self, number: int, *, active: bool, upto: int | None) -> None:
+        known = self._segments.get(number)
+        try:
+            index = self._active(number, known, upto) if active else load_index(self.path, self.info, number)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise from_os_error(error, segment_path(self.path, number), "reading it") from error
+        if not active:
+            self._sealed.add(number)
+        self._segments[number] = index
+        self._sum_up(number, index)
+
+    def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
+        with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
+            size_bytes = file.size_bytes
+            if upto is None:
+                upto = find_tail(file).end
+            if known is None:
+                return index_of(file, min(upto, size_bytes))
+            while known.end < min(upto, size_bytes):
+                before = known.end
+                file.index_into(known, min(upto, size_bytes))
+                if known.end == before:
+                    return index_of(file, min(upto, size_bytes))
+            return known
+
+    def _sum_up(self, number: int, index: SegmentIndex) -> None:
+        """Take in a segment that is new, has grown, or has been sealed; segments come in order."""
+        low, high, names = self._low, self._high, self._names
+        fresh = number not in self._missing
+        missing = self._missing.setdefault(number, [])
+        if fresh and index.state is not None:
+            for each in index.state.streams:
+                held = index.streams.get(each.key)
+                begin = each.high if held is None else min(each.high, held.first - 1)
+                low.setdefault(each.key, begin)
+                before = high.setdefault(each.key, begin)
+                if each.high > before and (held is None or held.first > before + 1):
+                    missing.append(Hole(each.key, before + 1, each.high, MISSING))
+                    high[each.key] = each.high
+                if each.name:
+                    names[each.key] = each.name
+        for key, stream in index.streams.items():
+            before = high.get(key, stream.first - 1)
+            low.setdefault(key, stream.first - 1)
+            parts = self._parts.setdefault(key, [])
+            if parts and parts[-1][0] == number:
+                parts[-1] = (number, stream)
+            else:
+                parts.append((number, stream))
+                if stream.first > before + 1:
+                    missing.append(Hole(key, before + 1, stream.first - 1, MISSING))
+            high[key] = max(before, stream.last)
+        names.update(index.names)
+
+    def _drop_parts(self, trimmed: set[int]) -> None:
+        """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
+        self._parts = {
+            key: kept
+            for key, parts in self._parts.items()
+            if (kept := [part for part in parts if part[0] not in trimmed])
+        }
+        first = next(iter(self._segments.values()), None)
+        started = {} if first is None or first.state is None else {each.key: each.high for each in first.state.streams}
+        latest = next(iter(reversed(self._segments.values())), None)
+        listed = {} if latest is None or latest.latest is None else {each.key for each in latest.latest.streams}
+        for key in list(self._high):
+            parts = self._parts.get(key)
+            if parts is None and key not in listed:
+                # The writer has forgotten the stream.
+                del self._low[key], self._high[key]
+                self._names.pop(key, None)
+                continue
+            begin = parts[0][1].first - 1 if parts else self._high[key]
+            begin = min(begin, started.get(key, begin))
+            self._low[key] = max(self._low[key], begin)
+
+    def _looked(self) -> SpoolView:
+        if not self._fresh:
+            self.refresh()
+        return self
+
+    # What is there
+
+    def low(self) -> Digest:
+        """For each stream the seqno before the first that can be read."""
+        return dict(sorted(self._looked()._low.items()))
+
+    def high(self) -> Digest:
+        """For each stream the last seqno that can be read."""
+        return dict(sorted(self._looked()._high.items()))
+
+    def names(self) -> dict[str, str]:
+        """For each stream the durable name of its origin, if it has one."""
+        return dict(self._looked()._names)
+
+    def lost(self) -> list[Hole]:
+        """The seqnos that cannot be read though they lie between low and high: recorded as lost, or missing."""
+        self._looked()
+        found = [hole for index in self._segments.values() for hole in index.holes]
+        found += [hole for holes in self._missing.values() for hole in holes]
+        return sorted(hole for hole in found if hole.last > self._low.get(hole.stream, 0))
+
+    def dropped(self) -> dict[str, int]:
+        """For each stream how many messages a limit has deleted before every reader had them."""
+        for index in reversed(self._looked()._segments.values()):
+            if index.latest is not None:
+                return {each.key: each.dropped for each in index.latest.streams if each.dropped}
+        return {}
+
+    def segments(self) -> list[SegmentIndex]:
+        """The segments that can be read, oldest first."""
+        return list(self._looked()._segments.values())
+
+    def at_time(self, when_ns: int) -> Digest:
+        """The digest before the first record that was collected at or after a time."""
+        self._looked()
+        found: Digest = {}
+        for key, high in self._high.items():
+            found[key] = high
+            for _, stream in self._parts.get(key, ()):
+                if stream.collected_ns >= when_ns:
+                    at = bisect_left(stream.column(COLLECTED), when_ns)
+                    found[key] = max(stream.column(FIRST)[at] - 1, self._low[key])
+                    break
+        return dict(sorted(found.items()))
+
+    def rows(self, start: Mapping[str, int], end: Mapping[str, int]) -> Digest:
+        """How many messages of each stream are after ``start``, up to and with ``end``."""
+        self._looked()
+        found = {}
+        for key in end:
+            lo, hi = self._bounds(key, start, end)
+            found[key] = sum(stream.rows_upto(hi) - stream.rows_upto(lo) for _, stream in self._between(key, lo, hi))
+        return found
+
+    def _bounds(self, key: str, start: Mapping[str, int], end: Mapping[str, int]) -> tuple[int, int]:
+        high = self._high.get(key, 0)
+        lo = max(start.get(key, 0), self._low.get(key, 0))
+        return lo, max(lo, min(end.get(key, high), high))
+
+    def _between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
+        """Return the parts of a stream that hold something of ``lo + 1 .. hi``."""
+        parts = self._parts.get(key, [])
+        if lo >= hi:
+            return []
+        at = bisect_right(parts, lo, key=lambda part: part[1].last)
+        until = bisect_right(parts, hi, key=lambda part: part[1].first)
+        return parts[at:until]
+
+    # Going on
+
+    def admit(
+        self,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Digest:
+        """Return how far to go from ``start`` towards ``end`` within the limits; the result is never below ``start``.
+
+        Fair between streams and to the message. Every stream that has something gets at least one message, if need be
+        beyond the limit. ``max_bytes`` counts payload.
+        """
+        self._looked()
+        reach = {key: self._bounds(key, start, end) for key in end}
+        if max_rows is not None:
+            wants = self.rows(start, end)
+            granted = share({key: want for key, want in wants.items() if want}, max_rows)
+            for key, rows in granted.items():
+                if rows < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_rows(key, lo, hi, rows))
+        if max_bytes is not None:
+            wants = {key: self._payload(key, lo, hi) for key, (lo, hi) in reach.items() if hi > lo}
+            granted = share(wants, max_bytes)
+            for key, size_bytes in granted.items():
+                if size_bytes < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_bytes(key, lo, hi, size_bytes))
+        found = {key: max(hi, start.get(key, 0)) for key, (_, hi) in reach.items()}
+        return dict(sorted({**start, **found}.items()))
+
+    def _after_rows(self, key: str, lo: int, hi: int, rows: int) -> int:
+        for _, stream in self._between(key, lo, hi):
+            before = stream.rows_upto(lo)
+            here = stream.rows_upto(hi) - before
+            if rows <= here:
+                return stream.seqno_of(before + rows)
+            rows -= here
+        return hi
+
+    def _payload(self, key: str, lo: int, hi: int) -> int:
+        """Return the payload of ``lo + 1 .. hi``; of runs that are cut, in proportion."""
+        return sum(stream.payload_upto(hi) - stream.payload_upto(lo) for _, stream in self._between(key, lo, hi))
+
+    def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
+        """Return the last seqno up to which the payload fits the budget; the first message always does."""
+        reached, taken = lo, False
+        for number, stream in self._between(key, lo, hi):
+            first, last, kind, payload = (stream.column(which) for which in (FIRST, LAST, KIND, PAYLOAD))
+            at, final = stream.find(lo + 1), len(last) - 1
+            while at <= final and first[at] <= hi:
+                goal = (payload[at - 1] if at else 0) + budget_bytes
+                stop = bisect_right(payload, goal, at)
+                if first[at] > reached and stop > at and last[stop - 1] <= hi:
+                    # These records fit as a whole, and so does what is recorded as lost behind them.
+                    budget_bytes = goal - payload[stop - 1]
+                    taken = taken or any(each != LOST for each in kind[at:stop])
+                    reached, at = last[stop - 1], stop
+                    continue
+                if kind[at] == LOST:
+                    reached = min(last[at], hi)
+                elif kind[at] == MESSAGE:
+                    amount = payload[at] - (payload[at - 1] if at else 0)
+                    if last[at] > hi or (taken and amount > budget_bytes):
+                        return reached
+                    reached, taken, budget_bytes = last[at], True, budget_bytes - amount
+                else:
+                    fits, size_bytes = self._fitting(number, stream, at, (reached, hi, budget_bytes), must=not taken)
+                    if reached + fits < min(last[at], hi):
+                        return reached + fits
+                    reached, taken, budget_bytes = reached + fits, True, budget_bytes - size_bytes
+                at += 1
+        return reached
+
+    def _fitting(
+        self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int], *, must: bool
+    ) -> tuple[int, int]:
+        """Return how many of the next messages of a run fit, and their size; with ``must`` at least one."""
+        reached, hi, budget_bytes = asked
+        first, last = stream.column(FIRST)[at], stream.column(LAST)[at]
+        head, tail = max(reached + 1 - first, 0), min(last, hi) - first + 1
+        ends = list(accumulate(self._lengths(number, stream.column(OFFSET)[at])[head:tail]))
+        count = max(bisect_right(ends, budget_bytes), 1 if must else 0)
+        return count, ends[count - 1] if count else 0
+
+    def _lengths(self, number: int, offset: int) -> Sequence[int]:
+        with self._open(number) as file:
+            data = file.read(offset, HEADER_BYTES)
+            header = header_at(data, 0, offset, file.seed)
+            if header is None:
+                raise corrupt(file, offset)
+            return lengths_of(file.read(offset + HEADER_BYTES, header.table_bytes))
+
+    # Reading
+
+    def slices(
+        self,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        target_bytes: int | None = None,
+        skip_missing: bool = False,
+    ) -> list[Slice]:
+        """Where the messages after ``start`` up to and with ``end`` are, ascending for each stream.
+
+        With ``target_bytes`` a slice is cut, between records, when its payload has become that large. If damage has
+        taken some of the messages, :class:`SpoolCorrupt` says so; with ``skip_missing`` they are stepped over.
+        """
+        self._looked()
+        found: list[Slice] = []
+        for key in sorted(end):
+            lo, hi = self._bounds(key, start, end)
+            if not skip_missing:
+                self._refuse_missing(key, lo, hi)
+            for number, stream in self._between(key, lo, hi):
+                for each in self._stretches(number, key, stream, max(lo, stream.first - 1), hi):
+                    found += self._cut(number, key, stream, *each, target_bytes)
+                lo = max(lo, min(stream.last, hi))
+        return found
+
+    def _refuse_missing(self, key: str, lo: int, hi: int) -> None:
+        for number, index in self._segments.items():
+            for hole in (*self._missing.get(number, ()), *index.holes):
+                if hole.stream == key and hole.reason == MISSING and hole.last > lo and hole.first <= hi:
+                    path = segment_path(self.path, number)
+                    raise SpoolCorrupt(
+                        f"{path}: messages {hole.first}..{hole.last} of {key} are missing; see `gapless spool check "
+                        f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair "
+                        f"{self.path}`, or read from a replica",
+                        path,
+                    )
+
+    def _stretches(self, number: int, key: str, stream: StreamIndex, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+        """Return the parts of a range between what is missing in this segment."""
+        for hole in self._segments[number].holes:
+            if hole.stream == key and hole.reason == MISSING and lo < hole.last and hole.first <= hi:
+                if hole.first - 1 > lo:
+                    yield lo, hole.first - 1
+                lo = hole.last
+        if min(hi, stream.last) > lo:
+            yield lo, min(hi, stream.last)
+
+    def _cut(
+        self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
+    ) -> Iterator[Slice]:
+        last, offset, size, payload = (stream.column(which) for which in (LAST, OFFSET, SIZE, PAYLOAD))
+        at, final = stream.find(lo + 1), min(stream.find(hi), len(last) - 1)
+        name = self._names.get(key, "")
+        while at <= final:
+            stop = final
+            if target_bytes is not None:
+                goal = (payload[at - 1] if at else 0) + target_bytes
+                stop = min(bisect_left(payload, goal, at, final + 1), final)
+            upto = min(last[stop], hi)
+            rows = stream.rows_upto(upto) - stream.rows_upto(lo)
+            if rows:
+                span_bytes = offset[stop] + size[stop] - offset[at]
+                amount = stream.payload_upto(upto) - stream.payload_upto(lo)
+                yield Slice(key, lo, upto, number, offset[at], span_bytes, rows, amount, name)
+            lo, at = upto, stop + 1
+
+    def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
+        """Read the messages of a slice, or of several: those of one segment are read in one go.
+
+        The records of each stream come in order of their seqnos if the slices do. Every checksum is looked at:
+        :class:`SpoolCorrupt` names the file, the offset and the command that repairs it.
+        """
+        wanted = [slices] if isinstance(slices, Slice) else sorted(slices, key=lambda each: each.segment)
+        for number, group in groupby(wanted, key=lambda each: each.segment):
+            with self._open(number) as file:
+                yield from read_records(file, list(group))
+
+    def _open(self, number: int) -> SegmentFile:
+        path = segment_path(self.path, number)
+        try:
+            return SegmentFile(path, number, self.info.spool_id)
+        except OSError as error:
+            if error.errno == errno.ENOENT and self.path.is_dir():
+                raise SpoolTrimmed(
+                    f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; "
+                    "register a reader so that what it needs is kept, or raise the limit",
+                    path,
+                ) from error
+            raise from_os_error(error, path, "reading it") from error
+
+    # Readers
+
+    def register(self, name: str, digest: Mapping[str, int]) -> registry.Reader:
+        """Say that the reader ``name`` will never again ask for what is at or below the digest."""
+        return registry.register(self.path, name, digest)
+
+    def readers(self) -> list[registry.Reader]:
+        """The registered readers."""
+        return registry.read_readers(self.path)
+
+    def forget(self, name: str) -> bool:
+        """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
+        return registry.forget(self.path, name)
