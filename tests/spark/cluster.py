@@ -180,9 +180,9 @@ def _start(stack: ExitStack, name: str, folder: Path, environ: Mapping[str, str]
 
 
 @contextmanager
-def connect_server(folder: Path, master: str = "local[2]") -> Iterator[str]:
-    """Run a server of Spark Connect; yields its URL."""
-    environ = server_environ(folder)
+def connect_server(folder: Path, environ: Mapping[str, str], master: str = "local[2]") -> Iterator[str]:
+    """Run a server of Spark Connect, with more in its environment; yields its URL."""
+    environ = server_environ(folder) | dict(environ)
     settings = {
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.grpc.binding.address": "127.0.0.1",
