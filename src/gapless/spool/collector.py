@@ -135,6 +135,16 @@ class Collector:
         return self._choices.name if self._work is None else self._work.spool.info.name
 
     @property
+    def hold_timeout_ns(self) -> int:
+        """How long the group keeps the place of this collector while it is away, if others have the same knobs."""
+        return self._config.hold_timeout_ns
+
+    @property
+    def _config(self) -> Config:
+        config: Config = self._choices.join.get("config") or Config()
+        return config
+
+    @property
     def status(self) -> Status:
         """How things stand now."""
         told: dict[str, Any] = {"group": self.group, "spool": str(self.path), "name": self.name, "state": self._state}
@@ -195,9 +205,8 @@ class Collector:
             log.error("%s: the collector has ended: %s", self.group, error)
 
     def _make_member(self, spool: Spool) -> blocking.Group:
-        config = self._choices.join.get("config") or Config()
         # Longer, and a member that others do not let in founds a group of its own.
-        most_s = config.found_after_ns * JOIN_ROUNDS / NS_PER_S
+        most_s = self._config.found_after_ns * JOIN_ROUNDS / NS_PER_S
         return blocking.join(
             self.group,
             timeout=min(most_s, self._choices.join_timeout_s),
