@@ -52,10 +52,11 @@ _REST = Struct("<IBBBxIIQQQQQQQQqq")
 HEADER_BYTES = HEADER.size
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
-_PREAMBLE = Struct("<8sII16sQq")
+_PREAMBLE = Struct("<8sII16sQqI")
 PREAMBLE_BYTES = 64
 
-MAX_TABLE_BYTES = 2**32 - 1
+REPAIRED = 0x01
+"""Flag of a segment: repair has written it anew, and it ends where its file ends, whatever the next one says."""
 
 
 class Header(NamedTuple):
@@ -127,11 +128,12 @@ def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> He
     return Header._make(fields)
 
 
-def pack_preamble(spool_id: bytes, segment: int, created_ns: int) -> bytes:
+def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0) -> bytes:
     """Return the first bytes of a segment."""
-    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns)
+    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns, flags)
     crc = crc32(rest[16:], FORMAT)
-    return _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns).ljust(PREAMBLE_BYTES, b"\0")
+    packed = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns, flags)
+    return packed.ljust(PREAMBLE_BYTES, b"\0")
 
 
 class Preamble(NamedTuple):
@@ -141,16 +143,17 @@ class Preamble(NamedTuple):
     spool_id: bytes
     segment: int
     created_ns: int
+    flags: int = 0
 
 
 def read_preamble(buffer: bytes) -> Preamble | None:
     """Return what a segment says of itself, or None if that is no segment."""
     if len(buffer) < PREAMBLE_BYTES:
         return None
-    magic, version, crc, spool_id, segment, created_ns = _PREAMBLE.unpack_from(buffer)
+    magic, version, crc, spool_id, segment, created_ns, flags = _PREAMBLE.unpack_from(buffer)
     if magic != SEGMENT_MAGIC or crc != crc32(buffer[16 : _PREAMBLE.size], version):
         return None
-    return Preamble(version, spool_id, segment, created_ns)
+    return Preamble(version, spool_id, segment, created_ns, flags)
 
 
 class StreamState(NamedTuple):
@@ -168,13 +171,15 @@ class State(NamedTuple):
     """What a STATE record says.
 
     ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be
-    there.
+    there. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can so be made again.
     """
 
     group: str
     streams: tuple[StreamState, ...]
     previous: tuple[int, int] = (0, 0)
     first: int = 0
+    name: str = ""
+    node: int = 0
 
     def pack(self) -> bytes:
         """Return the table of the record."""
@@ -187,7 +192,8 @@ class State(NamedTuple):
         try:
             streams = tuple(StreamState(*entry) for entry in told["streams"])
             number, end = told["previous"]
-            return cls(told["group"], streams, (int(number), int(end)), int(told["first"]))
+            place = ((int(number), int(end)), int(told["first"]))
+            return cls(told["group"], streams, *place, told["name"], int(told["node"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state: {error}") from error
 

@@ -9,17 +9,19 @@ left to repair, and the spool goes on in a new segment.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from gapless.spool.errors import SpoolError, SpoolVersion, from_os_error
+from gapless.spool.errors import SpoolError, SpoolVersion, from_os_error, trimmed
 from gapless.spool.format import (
     END,
     HEADER_BYTES,
     KINDS,
     OPTIONAL,
     PREAMBLE_BYTES,
+    REPAIRED,
     STATE,
     Header,
     State,
@@ -177,21 +179,35 @@ def index_of(file: SegmentFile, end: int) -> SegmentIndex:
 def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Return the index of a sealed segment, from its file or made again."""
     try:
-        return SegmentIndex.load(index_path(root, number), number, lambda: build_index(root, info, number))
+        return SegmentIndex.load(index_path(root, number), number, partial(remade, root, info, number))
     except (FileNotFoundError, BadIndex):
         return build_index(root, info, number)
     except OSError as error:
         raise from_os_error(error, index_path(root, number), "reading it") from error
 
 
+def remade(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+    """Make an index again whose file was bad; the segment may be trimmed meanwhile."""
+    try:
+        return build_index(root, info, number)
+    except FileNotFoundError as error:
+        raise trimmed(segment_path(root, number)) from error
+
+
 def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Make the index of a sealed segment from its headers; it ends where the next segment says."""
     state = state_after(root, info, number)
     with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
-        end = file.size_bytes
-        if state is not None and state.previous[0] == number:
-            end = min(end, state.previous[1])
-        return index_of(file, end)
+        return index_of(file, sealed_end(file, state))
+
+
+def sealed_end(file: SegmentFile, after: State | None) -> int:
+    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since."""
+    preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
+    repaired = preamble is not None and preamble.flags & REPAIRED
+    if repaired or after is None or after.previous[0] != file.number:
+        return file.size_bytes
+    return min(file.size_bytes, after.previous[1])
 
 
 def state_after(root: Path, info: SpoolInfo, number: int) -> State | None:

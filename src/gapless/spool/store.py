@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.spool.errors import SpoolError, SpoolGone, from_os_error
+from gapless.spool.errors import SpoolGone, from_os_error
 from gapless.spool.format import PREAMBLE_BYTES, Draft, lay_out, pack_preamble, seed_of
-from gapless.spool.index import SegmentIndex
+from gapless.spool.index import BadIndex, SegmentIndex
 from gapless.spool.segments import Hint, SpoolInfo, index_path, segment_path, sync_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -193,14 +194,18 @@ class Store:
             self._keep(active.index)
 
     def _keep(self, index: SegmentIndex) -> None:
+        """Write the index of a sealed segment, and hold no more of it than is needed all the time.
+
+        It is a cache, so that a disk that does not take it stops nothing.
+        """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
-        self.save_index(index)
+        from gapless.spool.recovery import remade
 
-    def save_index(self, index: SegmentIndex) -> None:
-        """Write the index of a sealed segment; it is a cache, so that a disk that does not take it stops nothing."""
-        with contextlib.suppress(OSError, SpoolError):
-            write_atomically(index_path(self.root, index.number), index.pack(), sync=self.sync)
+        path, again = index_path(self.root, index.number), partial(remade, self.root, self.info, index.number)
+        with contextlib.suppress(OSError, BadIndex):
+            write_atomically(path, index.pack(), sync=self.sync)
+            self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
 
     def delete(self, number: int) -> int:
         """Delete a sealed segment and return what that has freed."""

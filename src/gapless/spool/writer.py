@@ -200,7 +200,7 @@ class Spool:
         self._line.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
 
-    def append_lost(self, origin: Address, first: int, last: int) -> None:
+    def append_lost(self, origin: Address, first: int, last: int, *, collected_ns: int | None = None) -> None:
         """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays."""
         if not 0 < first <= last:
             raise LocalProtocolError(f"{first}..{last} is no range of messages")
@@ -215,7 +215,7 @@ class Spool:
             )
         first = stream.appended + 1
         stream.appended = last
-        stream.seen_ns = self._now(None)
+        stream.seen_ns = self._now(collected_ns)
         self._line.append(_lost(origin, first, last, stream.seen_ns))
         self.pending_bytes += HEADER_BYTES
 
@@ -272,7 +272,7 @@ class Spool:
         """Begin a segment with a STATE and these records."""
         self._forget_streams({draft.origin for draft in drafts})
         drafts = [self._state_draft(self._kept_blob), *drafts]
-        self._take(drafts, self._store.begin(drafts, self._now(None)))
+        self._take(drafts, self._store.begin(drafts, time.time_ns()))
         for origin in self.marks:
             stream = self._streams[origin]
             stream.named = stream.name
@@ -282,7 +282,7 @@ class Spool:
     def _vanished(self) -> list[Draft]:
         """Return what says that the messages of a deleted segment are lost."""
         return [
-            _lost(parse_key(key), stream.first, stream.last, self._now(None))
+            _lost(parse_key(key), stream.first, stream.last, self._clock_ns)
             for index in self._store.vanished
             for key, stream in index.streams.items()
         ]
@@ -339,7 +339,8 @@ class Spool:
             for each in self._streams.values()
             if each.origin in self.marks
         )
-        state = State(self.group, streams, self._store.previous, max(self._first, low))
+        first = max(self._first, low)
+        state = State(self.group, streams, self._store.previous, first, self.info.name, self.info.node)
         return Draft(STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns)
 
     def _forget_streams(self, wanted: set[Address]) -> None:
