@@ -1,15 +1,18 @@
-"""Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
+"""Gapless on Spark: ``spark.readStream.format("gapless")``, ``df.writeStream.format("gapless")`` and :func:`session`.
 
-Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``. Names are imported
-when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it. A session comes
-from :func:`pyspark_gapless.session.session`.
+Spark finds :data:`DefaultSource` by itself in every package of which the name begins with ``pyspark_``. Names are
+imported when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_WHERE: dict[str, str] = {}
-"""Where each name stands. None may be called as a module of this package is: the module would take its place."""
+if TYPE_CHECKING:
+    from pyspark_gapless.session import session as session
+    from pyspark_gapless.source import GaplessSource as DefaultSource, register as register
+
+_WHERE = {"session": "session", "DefaultSource": "source", "register": "source"}
+"""Where each name stands."""
 
 
 def __getattr__(name: str) -> Any:

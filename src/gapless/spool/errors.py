@@ -1,0 +1,92 @@
+"""What can be wrong with a spool: each error names the file and says what to do.
+
+After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a commit nothing is lost:
+what is not durable stays in memory, and the commit may be tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from gapless.errors import GaplessError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_GONE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
+
+
+class SpoolError(GaplessError):
+    """The base of everything that can be wrong with a spool; ``path`` is the file or folder that it is about."""
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class SpoolFull(SpoolError):  # noqa: N818 - the word says what is wrong
+    """A limit of the spool is reached, or the disk is full."""
+
+
+class SpoolReadOnly(SpoolError):  # noqa: N818
+    """The spool cannot be written to: a read-only disk, or missing permission."""
+
+
+class SpoolGone(SpoolError):  # noqa: N818
+    """The folder or the segment was deleted, moved or replaced while it was in use."""
+
+
+class SpoolFailed(SpoolError):  # noqa: N818
+    """The disk has failed to write or to read."""
+
+
+class SpoolLocked(SpoolError):  # noqa: N818
+    """Another process writes to the spool; the message names it."""
+
+
+class SpoolCorrupt(SpoolError):  # noqa: N818
+    """A record is not what was written: its checksum, its place or its form is wrong. ``offset`` says where."""
+
+    def __init__(self, message: str, path: Path | None = None, offset: int = 0) -> None:
+        super().__init__(message, path)
+        self.offset = offset
+
+
+class SpoolTrimmed(SpoolError):  # noqa: N818
+    """What is to be read has been let go: every registered reader had passed it, or a limit dropped it."""
+
+
+class SpoolVersion(SpoolError):  # noqa: N818
+    """The spool was written by a later version of Gapless."""
+
+
+class SpoolMismatch(SpoolError):  # noqa: N818
+    """The folder is no spool, or that of another group or collector, or a caller's argument does not fit it."""
+
+
+class SpoolGap(SpoolError):  # noqa: N818
+    """Messages are missing before those that are to be appended; ``append_lost`` says that they will never come."""
+
+
+def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
+    """Return the spool error for what the system said about ``path``."""
+    said = error.strerror or str(error)
+    if error.errno in _FULL:
+        return SpoolFull(
+            f"{path}: {doing} failed: {said}; make room on that disk or raise its quota, the spool goes on by itself",
+            path,
+        )
+    if error.errno in _READ_ONLY:
+        return SpoolReadOnly(
+            f"{path}: {doing} failed: {said}; make it writable for this user (mount -o remount,rw, chown, chmod), "
+            "the spool goes on by itself",
+            path,
+        )
+    if error.errno in _GONE:
+        return SpoolGone(
+            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)", path
+        )
+    return SpoolFailed(
+        f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not committed is kept in memory",
+        path,
+    )

@@ -1,0 +1,241 @@
+"""The bytes of a segment: a preamble, then records end to end.
+
+A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload. The header has its own
+checksum, so that an index is made from headers alone; it also says where the record stands and where the group of
+records began that was committed together with it:
+
+* ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of another file, or of
+  another place in this file, is never taken for a record.
+* ``group``: everything before this offset was durable before this record was written. So a bad record before the group of
+  a good one is damage, and a bad record with nothing but its own group behind it is a torn tail.
+* ``END``: the last record of its group. A commit is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from gapless.identity import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT = 1
+"""The version of the format that this code writes; it reads this and all before it."""
+
+RUN = 1
+"""A run: the table is its lengths (16 bits each), the payload its messages end to end."""
+MESSAGE = 2
+"""One message that travelled in pieces; it spans the seqnos ``first .. last``."""
+LOST = 3
+"""Messages ``first .. last`` will never come."""
+NAME = 4
+"""The durable name of an origin: the table is its text."""
+STATE = 5
+"""All streams as they are at this place: the table is JSON. The first record of every segment."""
+BLOB = 6
+"""What the collector keeps for itself: the payload, opaque; the last one counts."""
+KINDS = {RUN: "run", MESSAGE: "message", LOST: "lost", NAME: "name", STATE: "state", BLOB: "blob"}
+"""The kinds that this version knows."""
+OPTIONAL = 0x80
+"""Bit of a kind: who does not know the kind may skip the record. Without it the spool has to be refused."""
+
+END = 0x01
+"""Mark: the last record of its commit."""
+
+MAGIC = b"\xf1GLR"
+HEADER = Struct("<4sIIBBBxIIQQQQQQQQqq")
+_REST = Struct("<IBBBxIIQQQQQQQQqq")
+HEADER_BYTES = HEADER.size
+
+SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
+_PREAMBLE = Struct("<8sII16sQq")
+PREAMBLE_BYTES = 64
+
+MAX_TABLE_BYTES = 2**32 - 1
+
+
+class Header(NamedTuple):
+    """A record's header, field by field as it stands in the file."""
+
+    magic: bytes
+    header_crc: int
+    body_crc: int
+    kind: int
+    flags: int
+    marks: int
+    count: int
+    table_bytes: int
+    payload_bytes: int
+    offset: int
+    group: int
+    node: int
+    incarnation: int
+    first: int
+    last: int
+    view: int
+    sent_ns: int
+    collected_ns: int
+
+    @property
+    def size_bytes(self) -> int:
+        """What the whole record takes."""
+        return HEADER_BYTES + self.table_bytes + self.payload_bytes
+
+    @property
+    def origin(self) -> Address:
+        """The life that sent what the record holds."""
+        return Address(self.node, self.incarnation)
+
+
+class Draft(NamedTuple):
+    """A record that has no place yet."""
+
+    kind: int
+    origin: Address
+    first: int
+    last: int
+    count: int
+    table: bytes = b""
+    payload: bytes = b""
+    flags: int = 0
+    view: int = 0
+    sent_ns: int = 0
+    collected_ns: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the whole record will take."""
+        return HEADER_BYTES + len(self.table) + len(self.payload)
+
+
+def seed_of(spool_id: bytes, segment: int) -> int:
+    """Return what the checksums of headers of one segment start from."""
+    return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
+
+
+def pack_header(draft: Draft, offset: int, group: int, marks: int, seed: int) -> bytes:
+    """Return the header of a record at its place."""
+    kind, (node, incarnation), first, last, count, table, payload, flags, view, sent_ns, collected_ns = draft
+    rest = _REST.pack(
+        crc32(payload, crc32(table)),
+        kind,
+        flags,
+        marks,
+        count,
+        len(table),
+        len(payload),
+        offset,
+        group,
+        node,
+        incarnation,
+        first,
+        last,
+        view,
+        sent_ns,
+        collected_ns,
+    )
+    return b"%b%b%b" % (MAGIC, crc32(rest, seed).to_bytes(4, "little"), rest)
+
+
+def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> Header | None:
+    """Return the header at ``at`` of the buffer, which is ``offset`` of the segment, or None if none stands there."""
+    if len(buffer) - at < HEADER_BYTES:
+        return None
+    fields = HEADER.unpack_from(buffer, at)
+    if fields[0] != MAGIC or fields[9] != offset or fields[1] != crc32(buffer[at + 8 : at + HEADER_BYTES], seed):
+        return None
+    return Header._make(fields)
+
+
+def pack_preamble(spool_id: bytes, segment: int, created_ns: int) -> bytes:
+    """Return the first bytes of a segment."""
+    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns)
+    crc = crc32(rest[16:], FORMAT)
+    return _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns).ljust(PREAMBLE_BYTES, b"\0")
+
+
+class Preamble(NamedTuple):
+    """What the first bytes of a segment say."""
+
+    format: int
+    spool_id: bytes
+    segment: int
+    created_ns: int
+
+
+def read_preamble(buffer: bytes) -> Preamble | None:
+    """Return what a segment says of itself, or None if that is no segment."""
+    if len(buffer) < PREAMBLE_BYTES:
+        return None
+    magic, version, crc, spool_id, segment, created_ns = _PREAMBLE.unpack_from(buffer)
+    if magic != SEGMENT_MAGIC or crc != crc32(buffer[16 : _PREAMBLE.size], version):
+        return None
+    return Preamble(version, spool_id, segment, created_ns)
+
+
+class StreamState(NamedTuple):
+    """What a STATE record says of one stream."""
+
+    key: str
+    low: int
+    high: int
+    dropped: int
+    lost: int
+    name: str
+    seen_ns: int
+
+
+class State(NamedTuple):
+    """What a STATE record says.
+
+    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be there.
+    """
+
+    group: str
+    streams: tuple[StreamState, ...]
+    previous: tuple[int, int] = (0, 0)
+    first: int = 0
+
+    def pack(self) -> bytes:
+        """Return the table of the record."""
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, table: bytes | memoryview) -> State:
+        """Return what the table of the record says; ValueError if it is no state."""
+        told: dict[str, Any] = json.loads(bytes(table))
+        try:
+            streams = tuple(StreamState(*entry) for entry in told["streams"])
+            number, end = told["previous"]
+            return cls(told["group"], streams, (int(number), int(end)), int(told["first"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a state: {error}") from error
+
+
+def parse_key(key: str) -> Address:
+    """Return the address of a stream's key."""
+    node, _, incarnation = key.partition(".")
+    return Address(int(node, 16), int(incarnation, 16))
+
+
+def lay_out(drafts: Iterable[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:
+    """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
+    pieces: list[bytes] = []
+    offsets: list[int] = []
+    group = offset
+    drafts = list(drafts)
+    final = len(drafts) - 1
+    for at, draft in enumerate(drafts):
+        pieces.append(pack_header(draft, offset, group, END if at == final else 0, seed))
+        offsets.append(offset)
+        table, payload = draft[5], draft[6]
+        if table:
+            pieces.append(table)
+        if payload:
+            pieces.append(payload)
+        offset += HEADER_BYTES + len(table) + len(payload)
+    return pieces, offsets

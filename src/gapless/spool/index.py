@@ -1,0 +1,220 @@
+"""The index of a segment: for every stream, where each of its records is and what it holds.
+
+A sealed segment has its index in a file beside it, so that nobody reads the segment to find something in it. The file is
+a cache: if it is missing, torn or does not fit the segment, the index is made again from the segment's headers.
+
+The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it stands, and a column is
+a slice of it; nothing is done for each record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from array import array
+from bisect import bisect_left
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from gapless.spool.format import LOST, MESSAGE, RUN, State
+
+FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
+WIDTH = 8
+"""Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream in this segment up to and
+with this record, collected_ns, kind."""
+
+_HEAD = Struct("<8sII")
+_MAGIC = b"\xf1GLIDX\x01\n"
+
+
+class StreamIndex:
+    """The records of one stream in one segment, in order."""
+
+    __slots__ = ("_columns", "_data", "_from", "collected_ns", "first", "last", "payload_bytes", "records", "rows")
+
+    def __init__(self) -> None:
+        self._data = array("Q")
+        self._columns: dict[int, array[int]] = {}
+        self._from: tuple[Path, int, int] | None = None
+        self.first = self.last = self.rows = self.payload_bytes = self.records = self.collected_ns = 0
+
+    def add(
+        self, kind: int, first: int, last: int, count: int, payload_bytes: int, place: tuple[int, int, int]
+    ) -> None:
+        """Take in the next record; ``place`` is its offset, its size and when it was collected."""
+        offset, size_bytes, collected_ns = place
+        if not self.records:
+            self.first = first
+        self.last = last
+        self.records += 1
+        if kind != LOST:
+            self.rows += count
+            self.payload_bytes += payload_bytes
+        self.collected_ns = collected_ns
+        self._data.extend((first, last, offset, size_bytes, self.rows, self.payload_bytes, collected_ns, kind))
+        if self._columns:
+            self._columns = {}
+
+    def column(self, which: int) -> array[int]:
+        """Return one number of every record."""
+        found = self._columns.get(which)
+        if found is None:
+            if self._from is not None:
+                self._load()
+            found = self._columns[which] = self._data[which::WIDTH]
+        return found
+
+    def find(self, seqno: int) -> int:
+        """Return which record is the first that reaches ``seqno`` or beyond."""
+        return bisect_left(self.column(LAST), seqno)
+
+    def release(self) -> None:
+        """Let go what can be read again from the file."""
+        if self._from is not None:
+            self._data, self._columns = array("Q"), {}
+
+    def data(self) -> bytes:
+        """Return the entries as they stand in the file."""
+        if self._from is not None:
+            self._load()
+        return _little(self._data).tobytes()
+
+    def summary(self) -> list[int]:
+        """Return what is known without the entries."""
+        return [self.first, self.last, self.rows, self.payload_bytes, self.records, self.collected_ns]
+
+    @classmethod
+    def stored(cls, path: Path, at: int, crc: int, summary: list[int]) -> StreamIndex:
+        """Return the index of a stream whose entries are read from the file when they are needed."""
+        index = cls()
+        index._from = (path, at, crc)
+        index.first, index.last, index.rows, index.payload_bytes, index.records, index.collected_ns = summary
+        return index
+
+    def _load(self) -> None:
+        assert self._from is not None
+        if self._data:
+            return
+        path, at, crc = self._from
+        with path.open("rb") as file:
+            data = os.pread(file.fileno(), self.records * WIDTH * 8, at)
+        if crc32(data) != crc or len(data) != self.records * WIDTH * 8:
+            raise BadIndex(f"{path}: the entries at {at} are not what was written")
+        self._data.frombytes(data)
+        self._data = _little(self._data)
+
+
+class BadIndex(ValueError):  # noqa: N818 - never seen outside: the index is made again
+    """The file of an index is not what was written."""
+
+
+def _little(data: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        data = array("Q", data)
+        data.byteswap()
+    return data
+
+
+class Hole(NamedTuple):
+    """Seqnos ``first .. last`` of a stream that cannot be read, and why: lost, dropped, damaged or missing."""
+
+    stream: str
+    first: int
+    last: int
+    reason: str = "lost"
+
+
+class SegmentIndex:
+    """What one segment holds, up to ``end``."""
+
+    def __init__(self, number: int, end: int = 0) -> None:
+        self.number = number
+        self.end = end
+        self.created_ns = 0
+        self.streams: dict[str, StreamIndex] = {}
+        self.names: dict[str, str] = {}
+        self.holes: list[Hole] = []
+        self.state: State | None = None
+        self.latest: State | None = None
+        self.blob: tuple[int, int] | None = None
+
+    def add(
+        self, kind: int, key: str, first: int, last: int, count: int, payload_bytes: int, place: tuple[int, int, int]
+    ) -> None:
+        """Take in the next record that holds messages, or tells of a loss."""
+        if kind == LOST:
+            self.holes.append(Hole(key, first, last))
+        if kind in (RUN, MESSAGE, LOST):
+            stream = self.streams.get(key)
+            if stream is None:
+                stream = self.streams[key] = StreamIndex()
+            stream.add(kind, first, last, count, payload_bytes, place)
+
+    def add_state(self, state: State) -> None:
+        """Take in a STATE record; the first one is where the segment starts from."""
+        if self.state is None:
+            self.state = state
+        self.latest = state
+
+    @property
+    def collected_ns(self) -> int:
+        """When the newest of its messages was collected; 0 if it has none."""
+        return max((stream.collected_ns for stream in self.streams.values()), default=0)
+
+    def pack(self) -> bytes:
+        """Return the file of this index."""
+        entries = [(key, stream.data(), stream.summary()) for key, stream in self.streams.items()]
+        at = 0
+        listed = []
+        for key, data, summary in entries:
+            listed.append([key, at, crc32(data), summary])
+            at += len(data)
+        told = {
+            "segment": self.number,
+            "end": self.end,
+            "created_ns": self.created_ns,
+            "names": self.names,
+            "holes": self.holes,
+            "blob": self.blob,
+            "state": None if self.state is None else self.state._asdict(),
+            "latest": None if self.latest is self.state or self.latest is None else self.latest._asdict(),
+            "streams": listed,
+        }
+        head = json.dumps(told, separators=(",", ":")).encode()
+        return b"".join((_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries)))
+
+    @classmethod
+    def load(cls, path: Path, number: int) -> SegmentIndex:
+        """Read the file of an index; :class:`BadIndex` if it is not what was written, OSError if it is not there."""
+        with path.open("rb") as file:
+            start = file.read(64 * 1024)
+            if len(start) < _HEAD.size:
+                raise BadIndex(f"{path}: torn")
+            magic, crc, size = _HEAD.unpack_from(start)
+            if magic != _MAGIC:
+                raise BadIndex(f"{path}: not an index of this version")
+            head = start[_HEAD.size : _HEAD.size + size]
+            if len(head) < size:
+                head += file.read(size - len(head))
+        if len(head) != size or crc32(head) != crc:
+            raise BadIndex(f"{path}: torn")
+        return cls._made_of(json.loads(head), path, number, _HEAD.size + size)
+
+    @classmethod
+    def _made_of(cls, told: dict[str, Any], path: Path, number: int, base: int) -> SegmentIndex:
+        if told["segment"] != number:
+            raise BadIndex(f"{path}: the index of segment {told['segment']}")
+        index = cls(number, told["end"])
+        index.created_ns = told["created_ns"]
+        index.names = told["names"]
+        index.holes = [Hole(*hole) for hole in told["holes"]]
+        index.blob = None if told["blob"] is None else (told["blob"][0], told["blob"][1])
+        for state in (told["state"], told["latest"]):
+            if state is not None:
+                index.add_state(State.unpack(json.dumps(state).encode()))
+        for key, at, crc, summary in told["streams"]:
+            index.streams[key] = StreamIndex.stored(path, base + at, crc, summary)
+        return index

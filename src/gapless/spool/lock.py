@@ -1,0 +1,71 @@
+"""One writer: a lock of the system on ``<spool>/lock``, which goes away with the process that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from gapless.spool.errors import SpoolLocked, from_os_error
+
+
+class Lock:
+    """The writer's lock; it is held from construction until ``release``."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "lock"
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise from_os_error(error, self.path, "opening the lock") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = describe_holder(root)
+            os.close(self._descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise from_os_error(error, self.path, "locking it") from error
+            raise SpoolLocked(
+                f"{root}: another process writes to this spool: {holder}; stop that one, or use another folder",
+                self.path,
+            ) from None
+        told = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
+        # Only for the message of the next one: a full disk must not keep the lock from being taken.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
+
+    def release(self) -> None:
+        """Let another writer in."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def describe_holder(root: Path) -> str:
+    """Return who wrote into the lock last."""
+    try:
+        told = json.loads((root / "lock").read_bytes())
+        return f"pid {int(told['pid'])} on {told['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its name is not in the lock"
+
+
+def is_locked(root: Path) -> bool:
+    """Whether a writer holds the spool now; False where there is no lock, or where locks cannot be asked for."""
+    try:
+        descriptor = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
