@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from gapless.config import Config
+from gapless.discovery.grammar import parse_sources
 from gapless.errors import ConfigError
 from gapless.face.joining import TRANSPORTS, read_config
 from gapless.units import parse_duration
@@ -61,9 +62,8 @@ class SinkOptions:
     @property
     def config(self) -> Config:
         """The config of the member that publishes."""
-        if not self.config_file:
-            return read_config(dict(self.knobs))
-        return read_config(self.config_file).replace(**dict(self.knobs))
+        knobs = {name: _value(text) for name, text in self.knobs}
+        return read_config(self.config_file).replace(**knobs) if self.config_file else read_config(knobs)
 
     @property
     def seat(self) -> tuple[object, ...]:
@@ -88,6 +88,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             raise OptionError(f'unknown option "{key}"; {hint}')
     if not rest.get("group"):
         raise OptionError('it is not said where the rows go: give the option "group", the name of a group')
+    if rest.get("discover"):
+        parse_sources(rest["discover"], group=rest["group"])
     parsed = SinkOptions(
         group=rest["group"],
         discover=rest.get("discover") or None,
@@ -117,6 +119,13 @@ def _read(options: Mapping[str, str], key: str, parser: Callable[[str], T], defa
         return parser(text)
     except ConfigError as error:
         raise OptionError(f'option "{KNOWN[key]}" is {text!r}: {error}') from None
+
+
+def _value(text: str) -> object:
+    """Return what a knob is set to: Spark has text only, and knobs have numbers and flags too."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _transport(text: str) -> str:

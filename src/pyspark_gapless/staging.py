@@ -317,8 +317,8 @@ def default_root(checkpoint: str, given: str) -> Path:
     if not text or "://" in text:
         what = f"{text!r} is no folder of a file system" if text else "the query has no option checkpointLocation"
         raise SinkError(
-            f"{what}, so rows cannot be staged there: give the option staging, a folder that the driver and all executors"
-            " see under the same path"
+            f"{what}, so rows cannot be staged there: give the option staging, a folder that the driver and all"
+            " executors see under the same path"
         )
     return Path(text).expanduser().absolute()
 
