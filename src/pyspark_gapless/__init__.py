@@ -1,18 +1,18 @@
-"""Gapless on Spark: ``spark.readStream.format("gapless")``, ``df.writeStream.format("gapless")`` and :func:`session`.
+"""Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
 
-Spark finds :data:`DefaultSource` by itself in every package of which the name begins with ``pyspark_``. Names are
-imported when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it.
+Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``. Names are imported
+when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it. A session comes
+from :func:`pyspark_gapless.session.session`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_gapless.session import session as session
-    from pyspark_gapless.source import GaplessSource as DefaultSource, register as register
+    from pyspark_gapless.source import DefaultSource as DefaultSource, register as register
 
-_WHERE = {"session": "session", "DefaultSource": "source", "register": "source"}
-"""Where each name stands."""
+_WHERE = {"DefaultSource": "source", "register": "source"}
+"""Where each name stands. None may be called as a module of this package is: the module would take its place."""
 
 
 def __getattr__(name: str) -> Any:

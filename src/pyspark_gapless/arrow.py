@@ -1,4 +1,4 @@
-"""Records of a spool into Arrow batches, with no work per message in Python.
+"""Chunks of a spool into Arrow batches, with no work per message in Python.
 
 A batch is made of many records: their length tables and payloads are joined to two buffers, and numpy makes the
 offsets by one cumulative sum, the seqnos by one range, and everything that a record says once by repeating it. So a
@@ -7,20 +7,16 @@ batch costs the same whether it comes from ten runs or, nearly, from ten thousan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gapless import run as runs
+from gapless import headers, run as runs
 from pyspark_gapless import payloads
+from pyspark_gapless.scan import Chunk
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-
-BATCH_ROWS: Final = 16 * 1024
-BATCH_BYTES: Final = 4 * 1024 * 1024
-HEADERS: Final = getattr(runs, "HEADERS", 0x40)
-"""Flag of a run: each message begins with a block of headers."""
 
 ORDERED: Final = "ordered"
 ACKNOWLEDGED: Final = "acknowledged"
@@ -33,72 +29,6 @@ class Stream(NamedTuple):
     name: str
     node: str
     incarnation: int
-
-
-class Record(NamedTuple):
-    """One record, cut to what is wanted: consecutive messages of one stream.
-
-    ``stream`` is a place in the list of streams. ``lengths`` is empty if the record is one message of any size, which
-    travelled in pieces.
-    """
-
-    stream: int
-    first: int
-    count: int
-    flags: int
-    view: int
-    sent_ns: int
-    collected_ns: int
-    lengths: bytes | memoryview
-    payload: bytes | memoryview
-
-
-def gathered(
-    records: Iterable[Record], rows: int = BATCH_ROWS, size_bytes: int = BATCH_BYTES
-) -> Iterator[list[Record]]:
-    """Return the records in lists that each make a batch; one that is too large by itself is cut."""
-    chunk: list[Record] = []
-    count = held_bytes = 0
-    for record in records:
-        if record[2] >= 2 * rows:
-            if chunk:
-                yield chunk
-            yield from ([part] for part in cut(record, rows))
-            chunk, count, held_bytes = [], 0, 0
-            continue
-        chunk.append(record)
-        count += record[2]
-        held_bytes += len(record[8])
-        if count >= rows or held_bytes >= size_bytes:
-            yield chunk
-            chunk, count, held_bytes = [], 0, 0
-    if chunk:
-        yield chunk
-
-
-def cut(record: Record, rows: int) -> Iterator[Record]:
-    """Return the record in parts of at most ``rows`` messages."""
-    for above in range(record.first - 1, record.first + record.count - 1, rows):
-        yield clip(record, above, above + rows)
-
-
-def clip(record: Record, above: int, upto: int) -> Record:
-    """Return the messages ``above < seqno <= upto`` of a record that has lengths; at least one must be among them."""
-    import numpy as np
-
-    head = max(0, above + 1 - record.first)
-    tail = min(record.count, upto + 1 - record.first)
-    if head == 0 and tail == record.count:
-        return record
-    lengths = np.frombuffer(record.lengths, "<u2")
-    begin = int(lengths[:head].sum(dtype=np.int64))
-    end = begin + int(lengths[head:tail].sum(dtype=np.int64))
-    return record._replace(
-        first=record.first + head,
-        count=tail - head,
-        lengths=record.lengths[2 * head : 2 * tail],
-        payload=record.payload[begin:end],
-    )
 
 
 class Layout(NamedTuple):
@@ -125,7 +55,7 @@ class BatchMaker:
             fields = pa.schema([pa.field(names[name], layout.schema.field(name).type) for name in wanted])
             self._decode = payloads.decoder(layout.form, fields)
 
-    def batch(self, chunk: Sequence[Record]) -> pa.RecordBatch:
+    def batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Return one batch of all messages of ``chunk``."""
         import pyarrow as pa
 
@@ -179,18 +109,11 @@ def _places(parents: Sequence[int]) -> pa.Array:
 class _Rows:
     """The messages of many records, column by column and only those that are asked for."""
 
-    def __init__(self, chunk: Sequence[Record], streams: Sequence[Stream], layout: Layout) -> None:
-        import numpy as np
-
-        (self._stream, self._first, counts, self._flags, self._view, self._sent, self._collected, tables, parts) = zip(
-            *chunk, strict=True
-        )
+    def __init__(self, chunk: Chunk, streams: Sequence[Stream], layout: Layout) -> None:
+        self.chunk = chunk
         self.streams = streams
         self.layout = layout
-        self._counts = np.array(counts, np.int64)
-        self.count = int(self._counts.sum())
-        self._tables = tables
-        self._parts = parts
+        self.count = len(chunk.lengths)
         self._payload: pa.Array | None = None
         self._headers: pa.Array | None = None
 
@@ -198,26 +121,25 @@ class _Rows:
         """Return the column of that name."""
         return getattr(self, f"_column_{name}")()
 
-    def _repeat(self, values: Sequence[int], dtype: str = "int64") -> np.ndarray[Any, Any]:
+    def _repeat(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        if dtype == "int64":
-            # Ids are unsigned on the wire, and Spark has signed numbers only.
-            return np.repeat(np.array(values, np.uint64).view(np.int64), self._counts)
-        return np.repeat(np.array(values, dtype), self._counts)
+        return np.repeat(values, self.chunk.rows)
 
-    def _words(self, indices: Sequence[int], words: Sequence[str]) -> pa.Array:
+    def _words(self, indices: np.ndarray[Any, Any], words: Sequence[str]) -> pa.Array:
+        import numpy as np
         import pyarrow as pa
 
-        table = pa.DictionaryArray.from_arrays(self._repeat(indices, "int32"), pa.array(words, pa.string()))
+        table = pa.DictionaryArray.from_arrays(self._repeat(indices.astype(np.int32)), pa.array(words, pa.string()))
         return table.dictionary_decode()
 
     def _of_stream(self, words: Sequence[str]) -> pa.Array:
         import pyarrow as pa
 
-        if len(set(self._stream)) == 1:
-            return pa.repeat(pa.scalar(words[self._stream[0]], pa.string()), self.count)
-        return self._words(self._stream, words)
+        place = self.chunk.place
+        if (place == place[0]).all():
+            return pa.repeat(pa.scalar(words[int(place[0])], pa.string()), self.count)
+        return self._words(place, words)
 
     def _column_group(self) -> pa.Array:
         import pyarrow as pa
@@ -234,39 +156,41 @@ class _Rows:
         return self._of_stream([stream.node for stream in self.streams])
 
     def _column_incarnation(self) -> pa.Array:
+        import numpy as np
         import pyarrow as pa
 
-        return pa.array(self._repeat([self.streams[at].incarnation for at in self._stream]))
+        # Ids are unsigned on the wire, and Spark has signed numbers only.
+        numbers = np.array([stream.incarnation for stream in self.streams], np.uint64).view(np.int64)
+        return pa.array(self._repeat(numbers[self.chunk.place]))
 
     def _column_seqno(self) -> pa.Array:
         import numpy as np
         import pyarrow as pa
 
         # What is to be added to the place of a row in the batch is the same for all rows of a record.
-        before = np.cumsum(self._counts) - self._counts
-        base = np.array(self._first, np.uint64).view(np.int64) - before
-        return pa.array(np.repeat(base, self._counts) + np.arange(self.count, dtype=np.int64))
+        rows = self.chunk.rows
+        base = self.chunk.first - (np.cumsum(rows) - rows)
+        return pa.array(self._repeat(base) + np.arange(self.count, dtype=np.int64))
 
     def _column_mode(self) -> pa.Array:
-        return self._words([1 if flags & runs.ACKED else 0 for flags in self._flags], [ORDERED, ACKNOWLEDGED])
+        return self._words((self.chunk.flags & runs.ACKED) != 0, [ORDERED, ACKNOWLEDGED])
 
     def _column_view(self) -> pa.Array:
-        import pyarrow as pa
-
-        return pa.array(self._repeat(self._view))
-
-    def _column_sent(self) -> pa.Array:
-        return self._time(self._sent)
-
-    def _column_collected(self) -> pa.Array:
-        return self._time(self._collected)
-
-    def _time(self, times_ns: Sequence[int]) -> pa.Array:
         import numpy as np
         import pyarrow as pa
 
-        micros = np.repeat(np.array(times_ns, np.int64) // 1000, self._counts)
-        return pa.array(micros).view(pa.timestamp("us", "UTC"))
+        return pa.array(self._repeat(self.chunk.view.astype(np.int64)))
+
+    def _column_sent(self) -> pa.Array:
+        return self._time(self.chunk.sent_ns)
+
+    def _column_collected(self) -> pa.Array:
+        return self._time(self.chunk.collected_ns)
+
+    def _time(self, times_ns: np.ndarray[Any, Any]) -> pa.Array:
+        import pyarrow as pa
+
+        return pa.array(self._repeat(times_ns // 1000)).view(pa.timestamp("us", "UTC"))
 
     def _column_payload(self) -> pa.Array:
         if self._payload is None:
@@ -282,40 +206,39 @@ class _Rows:
         import numpy as np
         import pyarrow as pa
 
-        lengths = np.frombuffer(b"".join([table or b"\0\0" for table in self._tables]), "<u2").astype(np.int32)
-        alone = [at for at, table in enumerate(self._tables) if not table]
-        if alone:
-            starts = np.cumsum(self._counts) - self._counts
-            for at in alone:
-                lengths[starts[at]] = len(self._parts[at])
+        lengths, data = self.chunk.lengths, self.chunk.payload
         offsets = np.zeros(self.count + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         self._payload = pa.Array.from_buffers(pa.binary(), self.count, buffers)
         self._headers = pa.nulls(self.count, pa.map_(pa.string(), pa.binary()))
-        if any(flags & HEADERS for flags in self._flags):
-            self._take_headers_off(offsets, data)
+        if headers.may_have(data):
+            self._unwrap(offsets, lengths, data)
 
-    def _take_headers_off(self, offsets: np.ndarray[Any, Any], data: bytes | memoryview) -> None:
+    def _unwrap(self, offsets: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], data: bytes) -> None:
+        """Take the wrappers off those messages that have one; the others are not touched."""
+        import numpy as np
         import pyarrow as pa
-        from gapless.headers import split
 
+        rows = np.flatnonzero(lengths >= headers.WRAP_BYTES)
+        raw = np.frombuffer(data, np.uint8)
+        for at, byte in enumerate(headers.MARK):
+            rows = rows[raw[offsets[rows] + at] == byte]
         whole = memoryview(data)
-        ends = offsets.tolist()
-        rests: list[bytes | memoryview] = []
-        headers: list[list[tuple[str, bytes]] | None] = []
-        at = 0
-        for flags, count in zip(self._flags, self._counts.tolist(), strict=True):
-            messages = [whole[ends[i] : ends[i + 1]] for i in range(at, at + count)]
-            at += count
-            if not flags & HEADERS:
-                rests += messages
-                headers += [None] * count
-                continue
-            for message in messages:
-                found, rest = split(bytes(message))
-                rests.append(rest)
-                headers.append(list(found.items()))
-        self._payload = pa.array(rests, pa.binary())
-        self._headers = pa.array(headers, pa.map_(pa.string(), pa.binary()))
+        lengths = lengths.copy()
+        found: list[list[tuple[str, bytes]] | None] = [None] * self.count
+        pieces: list[bytes | memoryview] = []
+        done = 0
+        for row in rows.tolist():
+            begin, end = int(offsets[row]), int(offsets[row + 1])
+            told, payload = headers.split(bytes(whole[begin:end]))
+            found[row] = list(told.items()) or None
+            pieces += (whole[done:begin], payload)
+            lengths[row] = len(payload)
+            done = end
+        pieces.append(whole[done:])
+        shorter = np.zeros(self.count + 1, np.int32)
+        np.cumsum(lengths, out=shorter[1:])
+        buffers = [None, pa.py_buffer(shorter), pa.py_buffer(b"".join(pieces))]
+        self._payload = pa.Array.from_buffers(pa.binary(), self.count, buffers)
+        self._headers = pa.array(found, pa.map_(pa.string(), pa.binary()))

@@ -40,7 +40,7 @@ class GaplessReader(DataSourceReader):
         self.schema = schema
         self.filters: list[Filter] = []
 
-    def partitions(self) -> list[reading.Part]:  # type: ignore[override]
+    def partitions(self) -> list[reading.Part]:
         """Return the partitions of the read."""
         replicas = Replicas(self.options.spools)
         replicas.refresh()

@@ -5,8 +5,8 @@ stream, whatever a replica says. A stream without a key begins at the first mess
 that every replica has forgotten leaves the digest with the next progress, so that digests stay as short as the list
 of lives.
 
-Besides streams an offset has at most one more key, :data:`READER`: the name of the consumer, when the user gave none.
-It is made with the first offset, so it lives in the checkpoint, and a query that is started again is the same reader.
+Besides streams an offset has one more key, :data:`READER`: the name of the consumer, drawn if the user gave none. It
+is made with the first offset, so it lives in the checkpoint, and a query that is started again is the same reader.
 Everything here is pure.
 """
 
@@ -165,7 +165,8 @@ def loss_message(
     count = sum(high - low for ranges in holes.values() for low, high in ranges)
     more = f" and {len(holes) - 5} more streams" if len(holes) > 5 else ""
     return (
-        f"{count} messages that this query has not read yet are not in {', '.join(spools)} any more: "
-        f"{'; '.join(parts)}{more}. The spool has let them go (limits with drop-oldest, gapless spool forget, or an old "
-        "checkpoint). Add a replica that has them to the option spool, or set failOnDataLoss to false to go on after them"
+        f"{count} messages that this query has not read yet are not in {', '.join(spools)}: "
+        f"{'; '.join(parts)}{more}. Either the spool has let them go (a limit with drop-oldest, a "
+        "reader that was forgotten, an old checkpoint), or they are damaged (gapless spool check tells). "
+        "Add a replica that has them to the option spool, or set failOnDataLoss to false to go on after them"
     )

@@ -104,7 +104,7 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> Options:
-    """Return the options of one read; ``streaming`` says which of the two kinds it is, ``None`` that it is not known."""
+    """Return the options of one read; ``streaming`` says which of the two kinds it is, if that is known."""
     options = {key.lower(): str(value) for key, value in given.items()}
     collector = {
         key.removeprefix(COLLECTOR_PREFIX): value for key, value in options.items() if key.startswith(COLLECTOR_PREFIX)

@@ -15,7 +15,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gapless.errors import ConfigError
@@ -113,7 +113,7 @@ def _halving(payloads: pa.Array, target: pa.StructType, decode: Callable[[pa.Arr
 
     pieces: list[pa.StructArray] = []
     reasons: list[pa.Array] = []
-    todo = [(0, len(payloads))]
+    todo = [(0, len(payloads))] if len(payloads) else []
     while todo:
         start, end = todo.pop()
         try:
@@ -149,7 +149,7 @@ def _plain(kind: pa.DataType) -> bool:
         return all(_plain(kind.field(at).type) for at in range(kind.num_fields))
     if kinds.is_list(kind):
         return _plain(kind.value_type)
-    return (
+    return bool(
         kinds.is_boolean(kind)
         or kinds.is_integer(kind)
         or kinds.is_floating(kind)
@@ -249,12 +249,9 @@ def _conversion(kind: pa.DataType, *, text: bool) -> Callable[[Any], Any]:
         return _unless_null(dict, lambda value: [(key(name), item(part)) for name, part in value.items()])
     if kinds.is_binary(kind) and text:
         return _unless_null(str, lambda value: base64.b64decode(value, validate=True))
-    if kinds.is_timestamp(kind):
-        return lambda value: datetime.fromisoformat(value) if isinstance(value, str) else value
-    if kinds.is_date(kind):
-        return lambda value: date.fromisoformat(value) if isinstance(value, str) else value
-    if kinds.is_duration(kind):
-        return lambda value: timedelta(seconds=value) if isinstance(value, int | float) else value
+    if kinds.is_timestamp(kind) or kinds.is_date(kind):
+        read = datetime.fromisoformat if kinds.is_timestamp(kind) else date.fromisoformat
+        return lambda value: read(value) if isinstance(value, str) else value
     if kinds.is_string(kind):
         return _unless_null(str, lambda value: value)
     return lambda value: value

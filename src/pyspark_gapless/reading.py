@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from gapless.errors import GaplessError
 from gapless.spool import SpoolError, SpoolTrimmed, parse_key
 from gapless.spool.format import seed_of
-from pyspark_gapless.arrow import BatchMaker, Layout, Record, Stream, gathered
+from pyspark_gapless.arrow import BatchMaker, Layout, Stream
 from pyspark_gapless.planning import Ranges, Stretch
 from pyspark_gapless.replicas import Replicas
-from pyspark_gapless.scan import scan
+from pyspark_gapless.scan import Chunk, scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,37 +70,37 @@ def batches(part: Part, schema: pa.Schema, decoded: tuple[tuple[str, str], ...],
         origin = parse_key(key)
         streams.append(Stream(key, part.names.get(key, ""), f"{origin.node:x}", origin.incarnation))
     maker = BatchMaker(Layout(schema, part.group, decoded, form), streams)
-    for chunk in gathered(_Reading(part, keys).records()):
+    for chunk in _Reading(part, keys).chunks():
         yield maker.batch(chunk)
 
 
 class _Reading:
-    """The records of one partition, from whichever replica gives them."""
+    """The messages of one partition, from whichever replica gives them."""
 
     def __init__(self, part: Part, keys: Sequence[str]) -> None:
         self.part = part
         self.places = {key: at for at, key in enumerate(keys)}
         self.done: dict[int, int] = {}
 
-    def records(self) -> Iterator[Record]:
+    def chunks(self) -> Iterator[Chunk]:
         for stretch in self.part.stretches:
             try:
                 yield from self._stretch(stretch, self.part.ids[stretch.replica])
             except SpoolError as error:
                 yield from self._elsewhere(stretch, error)
 
-    def _stretch(self, stretch: Stretch, spool_id: bytes) -> Iterator[Record]:
+    def _stretch(self, stretch: Stretch, spool_id: bytes) -> Iterator[Chunk]:
         path = Path(self.part.spools[stretch.replica]) / "segments" / f"{stretch.segment:020d}.run"
-        wanted = {
-            tuple(parse_key(key)): (self.places[key], above, upto) for key, (above, upto) in stretch.ranges.items()
+        wanted: dict[tuple[int, int], tuple[int, int, int]] = {
+            parse_key(key): (self.places[key], above, upto) for key, (above, upto) in stretch.ranges.items()
         }
         seed = seed_of(spool_id, stretch.segment)
-        done = self.done
-        for record in scan(path, seed, stretch.begin, stretch.end, wanted):  # type: ignore[arg-type]
-            done[record[0]] = record[1] + record[2] - 1
-            yield record
+        for chunk in scan(path, seed, stretch.begin, stretch.end, wanted):
+            # Of a stream the last record of a chunk counts, and that is what a dict keeps.
+            self.done.update(zip(chunk.place.tolist(), (chunk.first + chunk.rows - 1).tolist(), strict=True))
+            yield chunk
 
-    def _elsewhere(self, stretch: Stretch, error: SpoolError) -> Iterator[Record]:
+    def _elsewhere(self, stretch: Stretch, error: SpoolError) -> Iterator[Chunk]:
         """Read what is left of a stretch from the other replicas; if that cannot be, the error stands."""
         left: Ranges = {}
         for key, (above, upto) in stretch.ranges.items():
@@ -115,16 +116,16 @@ class _Reading:
         else:
             raise error
 
-    def _from(self, others: Sequence[str], left: Ranges, error: SpoolError) -> Iterator[Record]:
+    def _from(self, others: Sequence[str], left: Ranges, error: SpoolError) -> Iterator[Chunk]:
         replicas = Replicas(others)
         try:
             replicas.refresh()
             start = {key: above for key, (above, _) in left.items()}
             end = {key: upto for key, (_, upto) in left.items()}
             plan = replicas.plan(start, end, partitions=(1, 1))
-        except Exception as failure:
+        except GaplessError as failure:
             raise type(error)(f"{error}; and no other replica has it: {failure}") from error
         for piece in parts(replicas, plan, fail_on_data_loss=True):
             again = _Reading(piece, list(self.places))
             again.done = self.done
-            yield from again.records()
+            yield from again.chunks()

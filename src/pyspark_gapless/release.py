@@ -59,6 +59,11 @@ class Releaser:
             self._thread = threading.Thread(target=self._work, name="gapless-release", daemon=True)
             self._thread.start()
 
+    def repeat(self) -> None:
+        """Release the next digest even if it is the last one again: there is somebody new to tell it to."""
+        with self._told:
+            self._last = None
+
     def flush(self) -> None:
         """Release what is offered, now."""
         digest = self._next

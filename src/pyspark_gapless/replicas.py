@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gapless.spool import Reader, SpoolError, SpoolMismatch, SpoolView, readers
-from gapless.spool.index import SegmentIndex
+from gapless.spool import Hole, Reader, SpoolError, SpoolMismatch, SpoolView, readers
+from gapless.spool.index import NEVER_CAME, SegmentIndex
 from gapless.spool.segments import segment_path
 from pyspark_gapless.offsets import DataLossError, Digest, Span, cover, loss_message, merged, share
 from pyspark_gapless.planning import Ranges, Stretch, pack, partition_count, stretches
@@ -33,6 +33,7 @@ class Replicas:
         self._low: list[Digest] = []
         self._high: list[Digest] = []
         self._lost: list[dict[str, list[tuple[int, int]]]] = []
+        self._never: list[dict[str, list[tuple[int, int]]]] = []
         self._dropped: list[Digest] = []
 
     def refresh(self) -> None:
@@ -50,7 +51,7 @@ class Replicas:
             except SpoolError as error:
                 self.views[at] = None
                 errors.append(error)
-                self._say(at, f"left out: {error}")
+                self._say(at, f"a replica is left out: {error}")
         readable = [view for view in self.views if view is not None]
         if errors and not readable and not waiting:
             raise errors[0]
@@ -61,13 +62,15 @@ class Replicas:
         self.complete = len(readable) == len(self.views)
         self._low = [{} if view is None else view.low() for view in self.views]
         self._high = [{} if view is None else view.high() for view in self.views]
-        self._lost = [{} if view is None else _holes(view) for view in self.views]
+        holes = [[] if view is None else view.lost() for view in self.views]
+        self._lost = [_by_stream(found) for found in holes]
+        self._never = [_by_stream(hole for hole in found if hole.reason == NEVER_CAME) for found in holes]
         self._dropped = [{} if view is None else view.dropped() for view in self.views]
 
     def _open(self, at: int, path: Path) -> SpoolView | None:
         try:
             status = (path / "spool.json").stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self.views[at] = None
             _check_to_come(path)
             return None
@@ -83,7 +86,7 @@ class Replicas:
 
     def _say(self, at: int, what: str) -> None:
         if self._said.get(at) != what:
-            log.warning("%s: %s", self.paths[at], what)
+            log.warning("%s", what)
             self._said[at] = what
 
     @property
@@ -173,7 +176,7 @@ class Replicas:
         self, start: Digest, end: Digest, *, partitions: tuple[int, int], fail_on_data_loss: bool = True
     ) -> list[list[Stretch]]:
         """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions."""
-        wanted: dict[int, Ranges] = {}
+        wanted: dict[tuple[int, int], Ranges] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
         for key, upto in sorted(end.items()):
             above = self.begin(key, start)
@@ -184,8 +187,7 @@ class Replicas:
             missing += self._dropped_before(key, start)
             if missing:
                 holes[key] = missing
-            for replica, low, high in found.pieces:
-                self._want(wanted, replica, key, low, high)
+            _want(wanted, key, found.pieces)
         if holes:
             message = loss_message(holes, self.names(), [str(path) for path in self.paths])
             if fail_on_data_loss:
@@ -193,15 +195,13 @@ class Replicas:
             log.warning("%s", message)
         return self._pack(wanted, partitions)
 
-    def _want(self, wanted: dict[int, Ranges], replica: int, key: str, low: int, high: int) -> None:
-        ranges = wanted.setdefault(replica, {})
-        # Spans that a loss parts are read in one go: in between there is nothing.
-        ranges[key] = (ranges[key][0], high) if key in ranges else (low, high)
-
     def _known_lost(self, key: str, hole: tuple[int, int]) -> bool:
-        """Tell whether a replica has seen all around a hole: then nobody will ever have it, and offsets step over it."""
-        pairs = zip(self._low, self._high, strict=True)
-        return any(key in high and low[key] <= hole[0] and hole[1] <= high[key] for low, high in pairs)
+        """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
+        at, upto = hole
+        for first, last in sorted(never for each in self._never for never in each.get(key, ())):
+            if first <= at + 1:
+                at = max(at, last)
+        return at >= upto
 
     def _dropped_before(self, key: str, start: Mapping[str, int]) -> list[tuple[int, int]]:
         """Return what a limit has taken of a stream that nobody has read yet; its offset says nothing of it."""
@@ -209,10 +209,10 @@ class Replicas:
             return []
         low = self.begin(key, start)
         pairs = zip(self._dropped, self._high, strict=True)
-        counts = [dropped.get(key, 0) for dropped, high in pairs if key in high]
-        return [(max(0, low - min(counts)), low)] if counts and min(counts) else []
+        count = min((dropped.get(key, 0) for dropped, high in pairs if key in high), default=0)
+        return [(max(0, low - count), low)] if count else []
 
-    def _pack(self, wanted: Mapping[int, Ranges], partitions: tuple[int, int]) -> list[list[Stretch]]:
+    def _pack(self, wanted: Mapping[tuple[int, int], Ranges], partitions: tuple[int, int]) -> list[list[Stretch]]:
         first = [stretch for found in self._stretches(wanted, 1 << 62) for stretch in found]
         rows = sum(stretch.rows for stretch in first)
         count = partition_count(rows, sum(stretch.payload_bytes for stretch in first), *partitions)
@@ -220,15 +220,15 @@ class Replicas:
             first = [stretch for found in self._stretches(wanted, max(1, rows // (count * 2))) for stretch in found]
         return pack(first, count)
 
-    def _stretches(self, wanted: Mapping[int, Ranges], per_stretch: int) -> Iterable[list[Stretch]]:
-        for replica, ranges in sorted(wanted.items()):
+    def _stretches(self, wanted: Mapping[tuple[int, int], Ranges], per_stretch: int) -> Iterable[list[Stretch]]:
+        for (_, replica), ranges in sorted(wanted.items()):
             for index in self.indexes(replica):
                 yield stretches(replica, index, ranges, per_stretch)
 
     def indexes(self, replica: int) -> list[SegmentIndex]:
         """Return the indexes of the segments of a replica, oldest first."""
         view = self.views[replica]
-        return [] if view is None else [view._segments[number] for number in sorted(view._segments)]
+        return [] if view is None else view.segments()
 
     def segment(self, replica: int, number: int) -> Path:
         """Return where a segment is."""
@@ -256,7 +256,7 @@ class Replicas:
                 told[at] = readers.register(self.paths[at], reader, digest).when_ns
             except SpoolError as error:
                 errors.append(error)
-                self._say(at, f"cannot be told what {reader} has read: {error}")
+                self._say(at, f"a replica cannot be told what {reader} has read: {error}")
         if errors and not told:
             raise errors[0]
         return told
@@ -278,11 +278,22 @@ class Replicas:
                 view.forget(reader)
 
 
-def _holes(view: SpoolView) -> dict[str, list[tuple[int, int]]]:
+def _want(wanted: dict[tuple[int, int], Ranges], key: str, pieces: Sequence[tuple[int, int, int]]) -> None:
+    """Note the pieces of a stream in rounds, one for each change of replica, so that they are read in their order."""
+    turn, last = 0, -1
+    for replica, low, high in pieces:
+        turn += replica != last and last >= 0
+        last = replica
+        ranges = wanted.setdefault((turn, replica), {})
+        # Pieces that only a loss parts are read in one go: in between there is nothing.
+        ranges[key] = (ranges[key][0] if key in ranges else low, high)
+
+
+def _by_stream(holes: Iterable[Hole]) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
-    for hole in view.lost():
+    for hole in sorted(holes):
         found.setdefault(hole.stream, []).append((hole.first, hole.last))
-    return {key: sorted(holes) for key, holes in found.items()}
+    return found
 
 
 def _check_to_come(path: Path) -> None:
@@ -290,8 +301,8 @@ def _check_to_come(path: Path) -> None:
     if not path.exists():
         if not path.parent.is_dir():
             raise SpoolMismatch(
-                f"{path}: neither the spool nor the folder that it is to be in exists here; check the path (and the mount), "
-                "or make the folder if a collector is going to fill it",
+                f"{path}: neither the spool nor the folder that it is to be in exists here; check the path (and the "
+                "mount), or make the folder if a collector is going to fill it",
                 path,
             )
         return
@@ -300,6 +311,6 @@ def _check_to_come(path: Path) -> None:
     others = {entry.name for entry in os.scandir(path)} - {"lock", "segments", "readers", "committed"}
     if any(not name.startswith(".") for name in others):
         raise SpoolMismatch(
-            f"{path}: is a folder of something else (it has {min(others)!r} and no spool.json); name the folder of a spool",
+            f"{path}: is a folder of something else (it has {min(others)!r} and no spool.json); name that of a spool",
             path,
         )

@@ -38,6 +38,10 @@ class GaplessSource(Writes, DataSource):
         return GaplessStreamReader(options.parse(self.options, streaming=True), schema)
 
 
+DefaultSource = GaplessSource
+"""The name under which Spark looks for a source in a package by itself."""
+
+
 def register(spark: SparkSession) -> Any:
     """Register the source by hand, for a Spark that does not find it by itself; returns the session."""
     spark.dataSource.register(GaplessSource)

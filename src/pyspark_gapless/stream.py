@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from gapless.errors import GaplessError
 from pyspark_gapless import columns, reading
 from pyspark_gapless.embedded import Embedded
-from pyspark_gapless.offsets import Digest, advance, digest_of, offset_of, raised, reader_of
+from pyspark_gapless.offsets import Digest, advance, digest_of, merged, offset_of, raised, reader_of
 from pyspark_gapless.options import AT_DIGEST, AT_TIME, LATEST, Options, Position
 from pyspark_gapless.planning import plan_rows
 from pyspark_gapless.release import Releaser, log
@@ -40,6 +40,10 @@ from pyspark_gapless.replicas import Replicas
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+MOST_RIVALS: Final = 3
+"""After how many registrations in a row that somebody else has overwritten a query gives up."""
 
 
 class ReaderTakenError(GaplessError):
@@ -73,16 +77,17 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Beside the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
-        """Return where a new query begins; the spool keeps everything after it from now on."""
+        """Return where a new query begins.
+
+        Spark asks for it also to do the very first batch again after a crash, and has not kept the answer; then
+        :meth:`partitions` finds it in the registration of the reader.
+        """
         session = self._opened()
-        digest = {
-            key: seqno
-            for key, seqno in position_digest(session.replicas, self.options.starting).items()
-            if session.matches(key)
-        }
-        reader = "" if self.options.reader else f"spark-{secrets.token_hex(6)}"
-        session.register(reader or self.options.reader, digest)
-        return offset_of(digest, reader)
+        if session.initial is None:
+            digest = position_digest(session.replicas, self.options.starting)
+            digest = {key: seqno for key, seqno in digest.items() if session.matches(key)}
+            session.initial = offset_of(digest, self.options.reader or f"spark-{secrets.token_hex(6)}")
+        return session.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set; if both are set, that of bytes is added to it later."""
@@ -101,8 +106,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Release ``start``, which is committed, and return up to where the next batch goes."""
         session = self._opened()
         digest = digest_of(start)
-        reader = self.options.reader or reader_of(start)
-        session.release(reader, digest)
+        session.release(self.options.reader or reader_of(start), digest, reader_of(start))
         available = session.available()
         goal = raised(available, {key: seqno for key, seqno in digest.items() if key in available})
         rows, size_bytes = self._limits(limit)
@@ -113,6 +117,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(digest, wanted, known)
         if end == digest and session.cap is not None:
             session.releaser.flush()
+        session.answered = True
         return offset_of(end, reader_of(start))
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
@@ -133,7 +138,8 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the partitions between two offsets; the same rows whenever it is asked."""
         session = self._opened()
         digest = digest_of(start)
-        session.register_missing(self.options.reader or reader_of(start), digest)
+        if start == session.initial and not session.answered:
+            digest = session.first_start(reader_of(end), digest)
         plan = session.replicas.plan(
             digest,
             digest_of(end),
@@ -175,10 +181,13 @@ class _Session:
         self.options = options
         self.replicas = Replicas(options.spools)
         self.cap: Digest | None = None
+        self.initial: dict[str, Any] | None = None
+        self.answered = False
         self.releaser = Releaser(self._tell, sync=options.release == "sync")
         self.matches = self.replicas.matching(options.origins)
         self._reader = ""
         self._stamps: dict[int, int] = {}
+        self._rivals = 0
         self._before = _exit_on_term()
         self.embedded = Embedded(options.spools[0], options.group, options.collector) if options.group else None
         if self.embedded is not None:
@@ -202,40 +211,47 @@ class _Session:
             return found
         return {key: min(seqno, found[key]) for key, seqno in self.cap.items() if key in found}
 
-    def register(self, reader: str, digest: Digest) -> None:
-        """Say what the reader needs, at once."""
+    def release(self, reader: str, digest: Digest, former: str) -> None:
+        """Say that the digest is committed; a new query says it at once: from now on the spool keeps the rest."""
         self._reader = reader
-        self._stamps |= self.replicas.register(reader, self._with_others(digest))
+        told = self._with_others(digest)
+        there = {at for at, view in enumerate(self.replicas.views) if view is not None}
+        self._stamps = {at: stamp for at, stamp in self._stamps.items() if at in there}
+        new = there - self._stamps.keys()
+        if new:
+            self.releaser.repeat()
+            known = {} if self.initial == offset_of(digest, former) else self.replicas.registered(reader)
+            self._stamps |= {at: known[at].when_ns for at in new if at in known}
+            self._stamps |= self.replicas.register(reader, told, sorted(new - known.keys()))
+            if former not in {"", reader}:
+                self.replicas.forget(former)
+        self.releaser.offer(told)
 
-    def register_missing(self, reader: str, digest: Digest) -> None:
-        """Register in the replicas that do not know the reader yet, so that they keep what it needs."""
-        self._reader = reader
-        new = {at for at, view in enumerate(self.replicas.views) if view is not None} - self._stamps.keys()
-        if not new:
-            return
-        known = self.replicas.registered(reader)
-        self._stamps |= {at: known[at].when_ns for at in new if at in known}
-        self._stamps |= self.replicas.register(reader, self._with_others(digest), sorted(new - known.keys()))
-
-    def release(self, reader: str, digest: Digest) -> None:
-        """Say that the digest is committed."""
-        self.register_missing(reader, digest)
-        self.releaser.offer(self._with_others(digest))
+    def first_start(self, reader: str, told: Digest) -> Digest:
+        """Return where the first batch of a query began in its former life: up to there the reader had registered."""
+        found = [known.digest for known in self.replicas.registered(reader).values()]
+        if not found:
+            log.warning("no spool knows the reader %s; its first batch, done again, begins at %s", reader, told)
+            return told
+        return {key: seqno for key, seqno in merged(found, highest=False).items() if self.matches(key)}
 
     def _with_others(self, digest: Mapping[str, int]) -> Digest:
-        """Return the digest with the streams that this query does not read as passed, so that they are not kept for it."""
+        """Return the digest with the streams that this query does not read as passed: none of them is kept for it."""
         if not self.options.origins:
             return dict(digest)
         others = {key: seqno for key, seqno in self.replicas.high().items() if not self.matches(key)}
         return dict(sorted((others | dict(digest)).items()))
 
     def _tell(self, digest: Digest) -> None:
-        for at, found in self.replicas.registered(self._reader).items():
-            if self._stamps.get(at, found.when_ns) != found.when_ns:
-                raise ReaderTakenError(
-                    f"{self.replicas.paths[at]}: another query reads as {self._reader!r}, so neither could rely on what the "
-                    'spool keeps; give each query a name of its own with the option "reader", or leave the option out'
-                )
+        known = self.replicas.registered(self._reader)
+        foreign = [at for at, found in known.items() if self._stamps.get(at, found.when_ns) != found.when_ns]
+        # The former life of this very query may still be ending, and has its last word; a living rival goes on.
+        self._rivals = self._rivals + 1 if foreign else 0
+        if self._rivals > MOST_RIVALS:
+            raise ReaderTakenError(
+                f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so neither can rely on "
+                'what the spool keeps; give each query a name of its own with the option "reader", or leave it out'
+            )
         self._stamps |= self.replicas.register(self._reader, digest)
 
     def close(self) -> None:

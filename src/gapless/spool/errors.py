@@ -1,7 +1,7 @@
 """What can be wrong with a spool: each error names the file and says what to do.
 
-After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a commit nothing is lost:
-what is not durable stays in memory, and the commit may be tried again.
+After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a commit nothing is
+lost: what is not durable stays in memory, and the commit may be tried again.
 """
 
 from __future__ import annotations

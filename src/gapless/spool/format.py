@@ -1,13 +1,13 @@
 """The bytes of a segment: a preamble, then records end to end.
 
-A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload. The header has its own
-checksum, so that an index is made from headers alone; it also says where the record stands and where the group of
+A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload. The header has its
+own checksum, so that an index is made from headers alone; it also says where the record stands and where the group of
 records began that was committed together with it:
 
 * ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of another file, or of
   another place in this file, is never taken for a record.
-* ``group``: everything before this offset was durable before this record was written. So a bad record before the group of
-  a good one is damage, and a bad record with nothing but its own group behind it is a torn tail.
+* ``group``: everything before this offset was durable before this record was written. So a bad record before the group
+  of a good one is damage, and a bad record with nothing but its own group behind it is a torn tail.
 * ``END``: the last record of its group. A commit is there as a whole or not at all.
 """
 
@@ -67,7 +67,7 @@ class Header(NamedTuple):
     kind: int
     flags: int
     marks: int
-    count: int
+    rows: int
     table_bytes: int
     payload_bytes: int
     offset: int
@@ -98,7 +98,7 @@ class Draft(NamedTuple):
     origin: Address
     first: int
     last: int
-    count: int
+    rows: int
     table: bytes = b""
     payload: bytes = b""
     flags: int = 0
@@ -119,13 +119,13 @@ def seed_of(spool_id: bytes, segment: int) -> int:
 
 def pack_header(draft: Draft, offset: int, group: int, marks: int, seed: int) -> bytes:
     """Return the header of a record at its place."""
-    kind, (node, incarnation), first, last, count, table, payload, flags, view, sent_ns, collected_ns = draft
+    kind, (node, incarnation), first, last, rows, table, payload, flags, view, sent_ns, collected_ns = draft
     rest = _REST.pack(
         crc32(payload, crc32(table)),
         kind,
         flags,
         marks,
-        count,
+        rows,
         len(table),
         len(payload),
         offset,
@@ -181,7 +181,6 @@ class StreamState(NamedTuple):
     """What a STATE record says of one stream."""
 
     key: str
-    low: int
     high: int
     dropped: int
     lost: int
@@ -192,7 +191,8 @@ class StreamState(NamedTuple):
 class State(NamedTuple):
     """What a STATE record says.
 
-    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be there.
+    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be
+    there.
     """
 
     group: str
@@ -220,6 +220,14 @@ def parse_key(key: str) -> Address:
     """Return the address of a stream's key."""
     node, _, incarnation = key.partition(".")
     return Address(int(node, 16), int(incarnation, 16))
+
+
+def is_key(text: object) -> bool:
+    """Whether a text is the key of a stream, as ``str`` of its address gives it."""
+    try:
+        return isinstance(text, str) and str(parse_key(text)) == text
+    except ValueError:
+        return False
 
 
 def lay_out(drafts: Iterable[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:

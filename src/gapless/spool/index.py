@@ -1,10 +1,10 @@
 """The index of a segment: for every stream, where each of its records is and what it holds.
 
-A sealed segment has its index in a file beside it, so that nobody reads the segment to find something in it. The file is
-a cache: if it is missing, torn or does not fit the segment, the index is made again from the segment's headers.
+A sealed segment has its index in a file beside it, so that nobody reads the segment to find something in it. The file
+is a cache: if it is missing, torn or does not fit the segment, the index is made again from the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it stands, and a column is
-a slice of it; nothing is done for each record.
+The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it stands, and a
+column is a slice of it; nothing is done for each record.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from gapless.spool.format import LOST, MESSAGE, RUN, State
+from gapless.spool.format import LOST, RUN, State
 
 FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
 WIDTH = 8
-"""Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream in this segment up to and
-with this record, collected_ns, kind."""
+"""Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream in this segment up to
+and with this record, collected_ns, kind."""
 
 _HEAD = Struct("<8sII")
 _MAGIC = b"\xf1GLIDX\x01\n"
@@ -70,6 +70,43 @@ class StreamIndex:
     def find(self, seqno: int) -> int:
         """Return which record is the first that reaches ``seqno`` or beyond."""
         return bisect_left(self.column(LAST), seqno)
+
+    def rows_upto(self, seqno: int) -> int:
+        """Return how many messages of this segment are at or below ``seqno``."""
+        if seqno >= self.last:
+            return self.rows
+        if seqno < self.first:
+            return 0
+        at = self.find(seqno)
+        rows = self.column(ROWS)
+        before = rows[at - 1] if at else 0
+        first, last, kind = (self.column(which)[at] for which in (FIRST, LAST, KIND))
+        if kind == RUN:
+            return before + max(0, seqno - first + 1)
+        return rows[at] if seqno >= last else before
+
+    def payload_upto(self, seqno: int) -> int:
+        """Return the payload at or below ``seqno``; of a run that is cut, in proportion to its messages."""
+        if seqno >= self.last:
+            return self.payload_bytes
+        if seqno < self.first:
+            return 0
+        at = self.find(seqno)
+        payload = self.column(PAYLOAD)
+        before = payload[at - 1] if at else 0
+        first, last, kind = (self.column(which)[at] for which in (FIRST, LAST, KIND))
+        if seqno >= last:
+            return payload[at]
+        if kind != RUN or seqno < first:
+            return before
+        return before + (payload[at] - before) * (seqno - first + 1) // (last - first + 1)
+
+    def seqno_of(self, row: int) -> int:
+        """Return the seqno at which ``row`` messages of this segment have been read, counted from 1."""
+        rows = self.column(ROWS)
+        at = bisect_left(rows, row)
+        before = rows[at - 1] if at else 0
+        return self.column(FIRST)[at] + row - before - 1 if self.column(KIND)[at] == RUN else self.column(LAST)[at]
 
     def release(self) -> None:
         """Let go what can be read again from the file."""
@@ -118,13 +155,19 @@ def _little(data: array[int]) -> array[int]:
     return data
 
 
+NEVER_CAME = "lost"
+"""Reason of a hole: it is recorded that these messages will never come; offsets step over them."""
+MISSING = "missing"
+"""Reason of a hole: these messages were here; damage, until repair has recorded them as lost."""
+
+
 class Hole(NamedTuple):
-    """Seqnos ``first .. last`` of a stream that cannot be read, and why: lost, dropped, damaged or missing."""
+    """Seqnos ``first .. last`` of a stream that cannot be read; ``reason`` is ``lost`` (recorded) or ``missing``."""
 
     stream: str
     first: int
     last: int
-    reason: str = "lost"
+    reason: str = NEVER_CAME
 
 
 class SegmentIndex:
@@ -146,12 +189,13 @@ class SegmentIndex:
     ) -> None:
         """Take in the next record that holds messages, or tells of a loss."""
         if kind == LOST:
-            self.holes.append(Hole(key, first, last))
-        if kind in (RUN, MESSAGE, LOST):
-            stream = self.streams.get(key)
-            if stream is None:
-                stream = self.streams[key] = StreamIndex()
-            stream.add(kind, first, last, count, payload_bytes, place)
+            self.holes.append(Hole(key, first, last, NEVER_CAME))
+        stream = self.streams.get(key)
+        if stream is None:
+            stream = self.streams[key] = StreamIndex()
+        elif first > stream.last + 1:
+            self.holes.append(Hole(key, stream.last + 1, first - 1, MISSING))
+        stream.add(kind, first, last, count, payload_bytes, place)
 
     def add_state(self, state: State) -> None:
         """Take in a STATE record; the first one is where the segment starts from."""

@@ -10,7 +10,7 @@ from gapless.units import GIB, MIB, NS_PER_S
 WAIT = "wait"
 """Policy: a commit raises SpoolFull until readers have passed something; senders wait meanwhile."""
 DROP_OLDEST = "drop-oldest"
-"""Policy: the oldest segments are deleted though a reader still needs them, and what they held is counted as dropped."""
+"""Policy: the oldest segments are deleted though a reader still needs them; what they held is counted as dropped."""
 POLICIES = (WAIT, DROP_OLDEST)
 
 
@@ -18,9 +18,9 @@ POLICIES = (WAIT, DROP_OLDEST)
 class Limits:
     """The limits of a spool; 0 is no limit.
 
-    ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message may get that a reader still
-    needs. A segment is sealed when it has ``segment_bytes`` or is ``segment_age_ns`` old. A stream of a life that is over is
-    forgotten ``forget_after_ns`` after its last message, if nothing of it is left.
+    ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message may get that a
+    reader still needs. A segment is sealed when it has ``segment_bytes`` or is ``segment_age_ns`` old. A stream of a
+    life that is over is forgotten ``forget_after_ns`` after its last message, if nothing of it is left.
     """
 
     max_bytes: int = 10 * GIB
@@ -43,3 +43,9 @@ class Limits:
     def rotate_bytes(self) -> int:
         """When a segment is sealed: small limits have small segments, so that trimming frees an eighth at a time."""
         return min(self.segment_bytes, max(self.max_bytes // 8, 1)) if self.max_bytes else self.segment_bytes
+
+    @property
+    def rotate_age_ns(self) -> int:
+        """When a segment is sealed because of its age; a limit by age has segments of a quarter of it at most."""
+        ages = [age_ns for age_ns in (self.segment_age_ns, self.max_age_ns // 4) if age_ns]
+        return min(ages, default=0)

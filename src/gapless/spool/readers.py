@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.spool.errors import SpoolMismatch, from_os_error
-from gapless.spool.format import parse_key
+from gapless.spool.format import is_key
 from gapless.spool.segments import write_atomically
 
 if TYPE_CHECKING:
@@ -38,19 +38,18 @@ def reader_path(root: Path, name: str) -> Path:
     return root / "readers" / f"{name}.json"
 
 
-def check_digest(digest: Mapping[str, int]) -> dict[str, int]:
+def check_digest(digest: Mapping[str, object]) -> dict[str, int]:
     """Return a digest that is one: keys of streams, and seqnos."""
-    for key, seqno in digest.items():
-        try:
-            good = str(parse_key(key)) == key and isinstance(seqno, int) and seqno >= 0
-        except ValueError:
-            good = False
-        if not good:
+    found: dict[str, int] = {}
+    for key, seqno in sorted(digest.items()):
+        if is_key(key) and isinstance(seqno, int) and seqno >= 0:
+            found[key] = seqno
+        else:
             raise SpoolMismatch(
                 f'{key!r}: {seqno!r} is not an entry of a digest; expected the key of a stream such as "a1.5f" '
                 "and the number of a message, 0 or more"
             )
-    return dict(sorted(digest.items()))
+    return found
 
 
 def register(root: Path, name: str, digest: Mapping[str, int]) -> Reader:
@@ -80,7 +79,8 @@ def forget(root: Path, name: str) -> bool:
 def read_readers(root: Path) -> list[Reader]:
     """Return the registered readers by name.
 
-    One whose file cannot be read needs everything: what it says is taken as nothing, so that nothing is trimmed from it.
+    One whose file cannot be read needs everything: what it says is taken as nothing, so that nothing is trimmed from
+    it.
     """
     found = []
     try:

@@ -9,18 +9,22 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
 from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolVersion, from_os_error
 from gapless.spool.format import (
     BLOB,
+    END,
     FORMAT,
     HEADER_BYTES,
     KINDS,
+    LOST,
+    MESSAGE,
     NAME,
     OPTIONAL,
     PREAMBLE_BYTES,
+    RUN,
     STATE,
     Header,
     State,
@@ -182,7 +186,7 @@ class SegmentFile:
         self.seed = seed_of(self.spool_id, self.number)
         self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __enter__(self) -> SegmentFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,21 +225,24 @@ class SegmentFile:
             span_bytes = WINDOW_BYTES if size_bytes < SMALL_BYTES else 4096
             at += size_bytes
 
-    def table(self, header: Header) -> bytes:
-        """Read the table of a record, unchecked."""
-        return self.read(header.offset + HEADER_BYTES, header.table_bytes)
+    def index_into(self, index: SegmentIndex, end: int, *, groups: bool = False) -> None:
+        """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands.
 
-    def index_into(self, index: SegmentIndex, end: int) -> None:
-        """Go on with an index from where it ends, up to ``end``; it then ends at the last whole commit there."""
+        With ``groups`` only whole commits are taken: for an end that nobody has vouched for.
+        """
         if index.end < PREAMBLE_BYTES:
             self._check_preamble(index)
         keys: dict[tuple[int, int], str] = {}
         group: list[Header] = []
         for header in self.headers(index.end, end):
+            if not groups:
+                self.take(index, header, keys)
+                index.end = header[9] + HEADER_BYTES + header[7] + header[8]
+                continue
             group.append(header)
-            if header.marks & 1:
+            if header.marks & END:
                 for each in group:
-                    self._take(index, each, keys)
+                    self.take(index, each, keys)
                 index.end = header.offset + header.size_bytes
                 group.clear()
 
@@ -256,23 +263,32 @@ class SegmentFile:
         index.created_ns = preamble.created_ns
         index.end = PREAMBLE_BYTES
 
-    def _take(self, index: SegmentIndex, header: Header, keys: dict[tuple[int, int], str]) -> None:
+    def take(self, index: SegmentIndex, header: Header, keys: dict[tuple[int, int], str]) -> None:
+        """Put one record into an index; ``keys`` remembers the keys of streams."""
         kind, count, payload_bytes = header[3], header[6], header[8]
-        node, incarnation, first, last = header[11:15]
-        key = keys.get((node, incarnation))
-        if key is None:
-            key = keys[node, incarnation] = f"{node:x}.{incarnation:x}"
-        if kind == NAME:
-            index.names[key] = self.table(header).decode(errors="replace")
-        elif kind == STATE:
-            index.add_state(State.unpack(self.table(header)))
-        elif kind == BLOB:
-            index.blob = (header.offset, header.size_bytes)
-        elif kind in KINDS:
+        if kind in (RUN, MESSAGE, LOST):
+            node, incarnation, first, last = header[11:15]
+            key = keys.get((node, incarnation))
+            if key is None:
+                key = keys[node, incarnation] = f"{node:x}.{incarnation:x}"
             place = (header[9], HEADER_BYTES + header[7] + payload_bytes, header[17])
             index.add(kind, key, first, last, count, payload_bytes, place)
+        elif kind in KINDS:
+            self._take_rare(index, header)
         elif not kind & OPTIONAL:
             raise SpoolVersion(
                 f"{self.path}: a record of the unknown kind {kind} at {header.offset}; install a later Gapless",
                 self.path,
             )
+
+    def _take_rare(self, index: SegmentIndex, header: Header) -> None:
+        body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+        if crc32(body) != header.body_crc:
+            return
+        table = body[: header.table_bytes]
+        if header.kind == NAME:
+            index.names[str(header.origin)] = table.decode(errors="replace")
+        elif header.kind == STATE:
+            index.add_state(State.unpack(table))
+        if header.kind in (STATE, BLOB):
+            index.blob = (header.offset + HEADER_BYTES + header.table_bytes, header.payload_bytes)

@@ -1,87 +1,51 @@
 """Reading a spool: cheap to open, safe while the writer works, trims, or is dead.
 
-Positions are digests: for each stream, by its key, the seqno up to which everything has been read. A stream that a digest
-does not name starts where the spool does (``low``). A message that travelled in pieces belongs to its last seqno, so
-a digest that points into the middle of it neither loses nor repeats it.
+Positions are digests: for each stream, by its key, the seqno up to which everything has been read. A stream that a
+digest does not name starts where the spool does (``low``). A message that travelled in pieces belongs to its last
+seqno, so a digest that points into the middle of it neither loses nor repeats it.
 """
 
 from __future__ import annotations
 
 import errno
-from itertools import accumulate
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING
 
-from gapless.identity import Address
-from gapless.run import LENGTH_BYTES
 from gapless.spool import readers as registry
+from gapless.spool.admission import share
 from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolTrimmed, from_os_error
-from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, RUN, Header, header_at, parse_key
-from gapless.spool.index import COLLECTED, LAST, OFFSET, PAYLOAD, ROWS, SIZE, BadIndex, Hole, SegmentIndex, StreamIndex
-from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, index_path, list_segments, segment_path
+from gapless.spool.format import HEADER_BYTES, RUN, header_at
+from gapless.spool.index import (
+    COLLECTED,
+    FIRST,
+    KIND,
+    LAST,
+    MISSING,
+    OFFSET,
+    PAYLOAD,
+    SIZE,
+    Hole,
+    SegmentIndex,
+    StreamIndex,
+)
+from gapless.spool.reading import Record, Slice, corrupt, lengths_of, read_records
+from gapless.spool.recovery import find_tail, index_of, load_index
+from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, list_segments, segment_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-READ_BYTES = 4 * 1024 * 1024
-
-
-class Slice(NamedTuple):
-    """Messages ``lo + 1 .. hi`` of one stream that stand in one segment; picklable.
-
-    ``offset`` and ``size_bytes`` span the records; records of other streams may stand between them. ``rows`` and
-    ``payload_bytes`` are those of the messages (of a run that is cut, in proportion).
-    """
-
-    stream: str
-    lo: int
-    hi: int
-    segment: int
-    offset: int
-    size_bytes: int
-    rows: int
-    payload_bytes: int
-    name: str = ""
-
-
-class Record(NamedTuple):
-    """A run, or one message that travelled in pieces (``kind`` is RUN or MESSAGE).
-
-    ``lengths`` is the run's table of 16-bit little-endian lengths, empty for a message in pieces; ``payload`` the messages end to
-    end. Both are views into what was read.
-    """
-
-    kind: int
-    stream: str
-    origin: Address
-    name: str
-    first: int
-    last: int
-    count: int
-    flags: int
-    view: int
-    sent_ns: int
-    collected_ns: int
-    lengths: memoryview
-    payload: memoryview
-
-    def messages(self) -> list[bytes]:
-        """Return the messages, in order."""
-        if self.kind == MESSAGE:
-            return [bytes(self.payload)]
-        ends = list(accumulate(self.lengths.cast("H")))
-        return [bytes(self.payload[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-
-    def seqnos(self) -> range:
-        """Return the number of each message; one that travelled in pieces has its last."""
-        return range(self.first, self.last + 1) if self.kind == RUN else range(self.last, self.last + 1)
+Digest = dict[str, int]
+"""A position: for each stream, by its key, the seqno up to which everything has been read."""
 
 
 class SpoolView:
     """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
 
-    ``whole`` reads on beyond what the writer has said to be durable; that is for a spool whose writer is gone for good.
+    Readers read what the writer has said to be durable. With ``whole`` they read all whole commits that are there: for
+    a spool whose writer is gone for good.
     """
 
     def __init__(self, path: Path | str, *, whole: bool = False) -> None:
@@ -93,11 +57,14 @@ class SpoolView:
                 f"{self.path}: there is no spool here (no spool.json); give the folder of one", self.path
             ) from None
         self._whole = whole
-        self._segments: dict[int, SegmentIndex] = {}
-        self._low: dict[str, int] = {}
-        self._high: dict[str, int] = {}
-        self._names: dict[str, str] = {}
         self._fresh = False
+        self._segments: dict[int, SegmentIndex] = {}
+        self._sealed: set[int] = set()
+        self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
+        self._low: Digest = {}
+        self._high: Digest = {}
+        self._names: dict[str, str] = {}
+        self._missing: dict[int, list[Hole]] = {}
 
     @property
     def group(self) -> str:
@@ -109,215 +76,177 @@ class SpoolView:
         """The random name of the spool, in hex; replicas have different ones."""
         return self.info.spool_id.hex()
 
+    # Looking
+
     def refresh(self) -> None:
         """Look for what has been committed, sealed and trimmed since the last time."""
-        hint = Hint.read(self.path)
+        hint = None if self._whole else Hint.read(self.path)
         numbers = list_segments(self.path)
-        known: dict[int, SegmentIndex] = {}
+        final = numbers[-1] if numbers else 0
+        if hint is not None:
+            final = hint.segment
+            numbers = [number for number in numbers if number <= final]
+        trimmed = [number for number in self._segments if number not in set(numbers)]
+        for number in trimmed:
+            del self._segments[number]
+            self._sealed.discard(number)
+            self._missing.pop(number, None)
         for number in numbers:
-            if hint is not None and not self._whole and number > hint.segment:
-                break
-            final = number == (hint.segment if hint is not None and not self._whole else numbers[-1])
-            index = self._index(number, hint.offset if hint is not None and final and not self._whole else None, final)
-            if index is not None:
-                known[number] = index
-        self._segments = known
-        self._sum_up()
+            if number not in self._sealed:
+                self._look(number, active=number == final, upto=hint.offset if hint and number == final else None)
+        if trimmed:
+            self._drop_parts(set(trimmed))
         self._fresh = True
 
-    def _index(self, number: int, end: int | None, active: bool) -> SegmentIndex | None:
-        found = self._segments.get(number)
-        path = segment_path(self.path, number)
+    def _look(self, number: int, *, active: bool, upto: int | None) -> None:
+        known = self._segments.get(number)
         try:
-            if not active:
-                try:
-                    return SegmentIndex.load(index_path(self.path, number), number)
-                except (FileNotFoundError, BadIndex):
-                    pass
-            with SegmentFile(path, number, self.info.spool_id) as file:
-                index = found or SegmentIndex(number)
-                file.index_into(index, file.size_bytes if end is None else min(end, file.size_bytes))
-                return index
+            index = self._active(number, known, upto) if active else load_index(self.path, self.info, number)
         except FileNotFoundError:
-            return None
+            return
         except OSError as error:
-            raise from_os_error(error, path, "reading it") from error
+            raise from_os_error(error, segment_path(self.path, number), "reading it") from error
+        if not active:
+            self._sealed.add(number)
+        self._segments[number] = index
+        self._sum_up(number, index)
 
-    def _sum_up(self) -> None:
-        low: dict[str, int] = {}
-        high: dict[str, int] = {}
-        names: dict[str, str] = {}
-        for index in self._segments.values():
-            if index.state is not None:
-                for each in index.state.streams:
-                    low.setdefault(each.key, each.high)
-                    high[each.key] = max(high.get(each.key, 0), each.high)
-                    if each.name:
-                        names[each.key] = each.name
-            for key, stream in index.streams.items():
-                low.setdefault(key, stream.first - 1)
-                high[key] = max(high.get(key, 0), stream.last)
-            names.update(index.names)
-        self._low, self._high, self._names = dict(sorted(low.items())), dict(sorted(high.items())), names
+    def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
+        with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
+            size_bytes = file.size_bytes
+            if upto is None:
+                upto = find_tail(file).end
+            if known is None:
+                return index_of(file, min(upto, size_bytes))
+            while known.end < min(upto, size_bytes):
+                before = known.end
+                file.index_into(known, min(upto, size_bytes))
+                if known.end == before:
+                    return index_of(file, min(upto, size_bytes))
+            return known
 
-    def low(self) -> dict[str, int]:
+    def _sum_up(self, number: int, index: SegmentIndex) -> None:
+        """Take in a segment that is new, has grown, or has been sealed; segments come in order."""
+        low, high, names = self._low, self._high, self._names
+        fresh = number not in self._missing
+        missing = self._missing.setdefault(number, [])
+        if fresh and index.state is not None:
+            for each in index.state.streams:
+                low.setdefault(each.key, each.high)
+                before = high.setdefault(each.key, each.high)
+                if each.high > before:
+                    missing.append(Hole(each.key, before + 1, each.high, MISSING))
+                    high[each.key] = each.high
+                if each.name:
+                    names[each.key] = each.name
+        for key, stream in index.streams.items():
+            before = high.get(key, stream.first - 1)
+            low.setdefault(key, stream.first - 1)
+            parts = self._parts.setdefault(key, [])
+            if parts and parts[-1][0] == number:
+                parts[-1] = (number, stream)
+            else:
+                parts.append((number, stream))
+                if stream.first > before + 1:
+                    missing.append(Hole(key, before + 1, stream.first - 1, MISSING))
+            high[key] = max(before, stream.last)
+        names.update(index.names)
+
+    def _drop_parts(self, trimmed: set[int]) -> None:
+        """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
+        self._parts = {
+            key: kept
+            for key, parts in self._parts.items()
+            if (kept := [part for part in parts if part[0] not in trimmed])
+        }
+        first = next(iter(self._segments.values()), None)
+        started = {} if first is None or first.state is None else {each.key: each.high for each in first.state.streams}
+        latest = next(iter(reversed(self._segments.values())), None)
+        listed = {} if latest is None or latest.latest is None else {each.key for each in latest.latest.streams}
+        for key in list(self._high):
+            parts = self._parts.get(key)
+            if parts is None and key not in listed:
+                # The writer has forgotten the stream.
+                del self._low[key], self._high[key]
+                self._names.pop(key, None)
+                continue
+            begin = started.get(key, parts[0][1].first - 1 if parts else self._high[key])
+            self._low[key] = max(self._low[key], begin)
+
+    def _looked(self) -> SpoolView:
+        if not self._fresh:
+            self.refresh()
+        return self
+
+    # What is there
+
+    def low(self) -> Digest:
         """For each stream the seqno before the first that can be read."""
-        return dict(self._looked()._low)
+        return dict(sorted(self._looked()._low.items()))
 
-    def high(self) -> dict[str, int]:
+    def high(self) -> Digest:
         """For each stream the last seqno that can be read."""
-        return dict(self._looked()._high)
+        return dict(sorted(self._looked()._high.items()))
 
     def names(self) -> dict[str, str]:
         """For each stream the durable name of its origin, if it has one."""
         return dict(self._looked()._names)
 
     def lost(self) -> list[Hole]:
-        """The seqnos that offsets step over, in each stream: they never came, or are not there any more."""
-        return [hole for index in self._looked()._segments.values() for hole in index.holes]
+        """The seqnos that cannot be read though they lie between low and high: recorded as lost, or missing."""
+        self._looked()
+        found = [hole for index in self._segments.values() for hole in index.holes]
+        found += [hole for holes in self._missing.values() for hole in holes]
+        return sorted(hole for hole in found if hole.last > self._low.get(hole.stream, 0))
 
     def dropped(self) -> dict[str, int]:
         """For each stream how many messages a limit has deleted before every reader had them."""
-        found: dict[str, int] = {}
-        for index in self._looked()._segments.values():
+        for index in reversed(self._looked()._segments.values()):
             if index.latest is not None:
-                found = {each.key: each.dropped for each in index.latest.streams if each.dropped}
-        return found
+                return {each.key: each.dropped for each in index.latest.streams if each.dropped}
+        return {}
 
-    def at_time(self, when_ns: int) -> dict[str, int]:
+    def segments(self) -> list[SegmentIndex]:
+        """The segments that can be read, oldest first."""
+        return list(self._looked()._segments.values())
+
+    def at_time(self, when_ns: int) -> Digest:
         """The digest before the first record that was collected at or after a time."""
-        from bisect import bisect_left
-
-        found: dict[str, int] = {}
-        for index in self._looked()._segments.values():
-            for key, stream in index.streams.items():
-                if key not in found and stream.collected_ns >= when_ns:
-                    at = bisect_left(stream.column(COLLECTED), when_ns)
-                    found[key] = stream.column(LAST)[at - 1] if at else stream.first - 1
-        return {key: found.get(key, high) for key, high in self._high.items()}
-
-    def slices(
-        self, start: Mapping[str, int], end: Mapping[str, int], *, target_bytes: int | None = None
-    ) -> list[Slice]:
-        """Where the messages after ``start`` up to and with ``end`` are, ascending for each stream.
-
-        With ``target_bytes`` a slice is cut, between records, when its payload has become that large.
-        """
         self._looked()
-        found = []
-        for key, upto in sorted(end.items()):
-            if key not in self._high:
-                continue
-            lo, hi = max(start.get(key, 0), self._low[key]), min(upto, self._high[key])
-            for index in self._segments.values():
-                stream = index.streams.get(key)
-                if stream is not None and stream.last > lo and stream.first <= hi:
-                    found += self._cut(index.number, key, stream, lo, hi, target_bytes)
-                    lo = max(lo, min(stream.last, hi))
+        found: Digest = {}
+        for key, high in self._high.items():
+            found[key] = high
+            for _, stream in self._parts.get(key, ()):
+                if stream.collected_ns >= when_ns:
+                    at = bisect_left(stream.column(COLLECTED), when_ns)
+                    found[key] = max(stream.column(FIRST)[at] - 1, self._low[key])
+                    break
+        return dict(sorted(found.items()))
+
+    def rows(self, start: Mapping[str, int], end: Mapping[str, int]) -> Digest:
+        """How many messages of each stream are after ``start``, up to and with ``end``."""
+        self._looked()
+        found = {}
+        for key in end:
+            lo, hi = self._bounds(key, start, end)
+            found[key] = sum(stream.rows_upto(hi) - stream.rows_upto(lo) for _, stream in self._between(key, lo, hi))
         return found
 
-    def _cut(
-        self, segment: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
-    ) -> Iterator[Slice]:
-        last, offset, size, rows, payload = (stream.column(which) for which in (LAST, OFFSET, SIZE, ROWS, PAYLOAD))
-        at, final = stream.find(lo + 1), min(stream.find(hi), len(last) - 1)
-        while at <= final:
-            before = payload[at - 1] if at else 0
-            stop = final
-            if target_bytes is not None:
-                from bisect import bisect_left
+    def _bounds(self, key: str, start: Mapping[str, int], end: Mapping[str, int]) -> tuple[int, int]:
+        high = self._high.get(key, 0)
+        lo = max(start.get(key, 0), self._low.get(key, 0))
+        return lo, max(lo, min(end.get(key, high), high))
 
-                stop = min(max(bisect_left(payload, before + target_bytes, at, final + 1), at), final)
-            upto = min(last[stop], hi)
-            count = rows[stop] - (rows[at - 1] if at else 0)
-            amount = payload[stop] - before
-            yield Slice(
-                key,
-                lo,
-                upto,
-                segment,
-                offset[at],
-                offset[stop] + size[stop] - offset[at],
-                count,
-                amount,
-                self._names.get(key, ""),
-            )
-            lo, at = upto, stop + 1
+    def _between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
+        """Return the parts of a stream that hold something of ``lo + 1 .. hi``."""
+        parts = self._parts.get(key, [])
+        if lo >= hi:
+            return []
+        at = bisect_right(parts, lo, key=lambda part: part[1].last)
+        until = bisect_right(parts, hi, key=lambda part: part[1].first)
+        return parts[at:until]
 
-    def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
-        """Read the messages of a slice, or of several of one segment in one go; ascending within each stream.
-
-        Every checksum is looked at: :class:`SpoolCorrupt` names the file, the offset and the command that repairs it.
-        """
-        wanted = [slices] if isinstance(slices, Slice) else list(slices)
-        for each in wanted:
-            yield from self._read(each)
-
-    def _read(self, wanted: Slice) -> Iterator[Record]:
-        path = segment_path(self.path, wanted.segment)
-        origin = parse_key(wanted.stream)
-        end = wanted.offset + wanted.size_bytes
-        try:
-            file = SegmentFile(path, wanted.segment, self.info.spool_id)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                raise SpoolTrimmed(f"{path}: trimmed; register the reader so that it is kept", path) from error
-            raise from_os_error(error, path, "reading it") from error
-        with file:
-            at, base, window = wanted.offset, wanted.offset, memoryview(b"")
-            while at < end:
-                header = header_at(window, at - base, at, file.seed)
-                if header is None or at - base + header.size_bytes > len(window):
-                    need = HEADER_BYTES if header is None else header.size_bytes
-                    if len(window) - (at - base) >= need:
-                        raise self._corrupt(path, at)
-                    base, window = at, memoryview(file.read(at, min(max(READ_BYTES, need), end - at)))
-                    header = header_at(window, 0, at, file.seed)
-                    if header is None:
-                        raise self._corrupt(path, at)
-                    continue
-                if header[11] == origin.node and header[12] == origin.incarnation and header.kind in (RUN, MESSAGE):
-                    record = self._record(path, header, window[at - base : at - base + header.size_bytes], wanted)
-                    if record is not None:
-                        yield record
-                at += header.size_bytes
-
-    def _record(self, path: Path, header: Header, whole: memoryview, wanted: Slice) -> Record | None:
-        if crc32(whole[HEADER_BYTES:]) != header.body_crc:
-            raise self._corrupt(path, header.offset)
-        lengths = whole[HEADER_BYTES : HEADER_BYTES + header.table_bytes]
-        payload = whole[HEADER_BYTES + header.table_bytes :]
-        first, last, count = header.first, header.last, header.count
-        if last <= wanted.lo or (header.kind == MESSAGE and last > wanted.hi) or first > wanted.hi:
-            return None
-        if header.kind == RUN and (first <= wanted.lo or last > wanted.hi):
-            head, tail = max(wanted.lo + 1 - first, 0), min(wanted.hi, last) - first + 1
-            ends = list(accumulate(lengths.cast("H"), initial=0))
-            payload = payload[ends[head] : ends[tail]]
-            lengths = lengths[head * LENGTH_BYTES : tail * LENGTH_BYTES]
-            first, last, count = first + head, first + tail - 1, tail - head
-        return Record(
-            header.kind,
-            wanted.stream,
-            header.origin,
-            wanted.name,
-            first,
-            last,
-            count,
-            header.flags,
-            header.view,
-            header.sent_ns,
-            header.collected_ns,
-            lengths,
-            payload,
-        )
-
-    def _corrupt(self, path: Path, offset: int) -> SpoolCorrupt:
-        return SpoolCorrupt(
-            f"{path}: the record at {offset} is damaged; stop the collector and run `gapless spool repair {self.path}`",
-            path,
-            offset,
-        )
+    # Going on
 
     def admit(
         self,
@@ -326,17 +255,182 @@ class SpoolView:
         *,
         max_rows: int | None = None,
         max_bytes: int | None = None,
-    ) -> dict[str, int]:
-        """Return how far to go from ``start`` towards ``end`` within the limits.
+    ) -> Digest:
+        """Return how far to go from ``start`` towards ``end`` within the limits; the result is never below ``start``.
 
-        Fair between streams and to the message. Every stream that has something gets at least one message, if need be beyond
-        the limit.
+        Fair between streams and to the message. Every stream that has something gets at least one message, if need be
+        beyond the limit. ``max_bytes`` counts payload.
         """
-        raise NotImplementedError
+        self._looked()
+        reach = {key: self._bounds(key, start, end) for key in end}
+        if max_rows is not None:
+            wants = self.rows(start, end)
+            granted = share({key: want for key, want in wants.items() if want}, max_rows)
+            for key, rows in granted.items():
+                if rows < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_rows(key, lo, hi, rows))
+        if max_bytes is not None:
+            wants = {key: self._payload(key, lo, hi) for key, (lo, hi) in reach.items() if hi > lo}
+            granted = share(wants, max_bytes)
+            for key, size_bytes in granted.items():
+                if size_bytes < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_bytes(key, lo, hi, size_bytes))
+        found = {key: max(hi, start.get(key, 0)) for key, (_, hi) in reach.items()}
+        return dict(sorted({**start, **found}.items()))
 
-    def register(self, name: str, digest: Mapping[str, int]) -> None:
+    def _after_rows(self, key: str, lo: int, hi: int, rows: int) -> int:
+        for _, stream in self._between(key, lo, hi):
+            before = stream.rows_upto(lo)
+            here = stream.rows_upto(hi) - before
+            if rows <= here:
+                return stream.seqno_of(before + rows)
+            rows -= here
+        return hi
+
+    def _payload(self, key: str, lo: int, hi: int) -> int:
+        """Return the payload of ``lo + 1 .. hi``; of runs that are cut, in proportion."""
+        return sum(stream.payload_upto(hi) - stream.payload_upto(lo) for _, stream in self._between(key, lo, hi))
+
+    def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
+        """Return the last seqno up to which the payload fits the budget, at least that of the first message."""
+        reached = lo
+        for number, stream in self._between(key, lo, hi):
+            first, last, kind, payload = (stream.column(which) for which in (FIRST, LAST, KIND, PAYLOAD))
+            for at in range(stream.find(lo + 1), len(last)):
+                if first[at] > hi:
+                    return hi
+                amount = payload[at] - (payload[at - 1] if at else 0)
+                if first[at] <= reached or amount > budget_bytes or last[at] > hi:
+                    took, upto = self._fitting(number, stream, at, (reached, hi, budget_bytes, lo))
+                    if upto < min(last[at], hi):
+                        return max(upto, lo)
+                    amount = took
+                budget_bytes -= amount
+                reached = min(last[at], hi) if kind[at] == RUN else last[at]
+        return min(reached, hi)
+
+    def _fitting(self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int, int]) -> tuple[int, int]:
+        """Return what of one record fits: bytes, and the seqno up to which; the first message of all always does."""
+        reached, hi, budget_bytes, lo = asked
+        first, last, kind = (stream.column(which)[at] for which in (FIRST, LAST, KIND))
+        if kind != RUN:
+            amount = stream.column(PAYLOAD)[at] - (stream.column(PAYLOAD)[at - 1] if at else 0)
+            fits = last <= hi and (amount <= budget_bytes or reached == lo)
+            return (amount, last) if fits else (0, reached)
+        head, tail = max(reached + 1 - first, 0), min(last, hi) - first + 1
+        ends = list(accumulate(self._lengths(number, stream.column(OFFSET)[at])[head:tail]))
+        count = bisect_right(ends, budget_bytes)
+        if not count and reached == lo:
+            count = 1
+        return (ends[count - 1] if count else 0), first + head + count - 1
+
+    def _lengths(self, number: int, offset: int) -> Sequence[int]:
+        with self._open(number) as file:
+            data = file.read(offset, HEADER_BYTES)
+            header = header_at(data, 0, offset, file.seed)
+            if header is None:
+                raise corrupt(file, offset)
+            return lengths_of(file.read(offset + HEADER_BYTES, header.table_bytes))
+
+    # Reading
+
+    def slices(
+        self,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        target_bytes: int | None = None,
+        skip_missing: bool = False,
+    ) -> list[Slice]:
+        """Where the messages after ``start`` up to and with ``end`` are, ascending for each stream.
+
+        With ``target_bytes`` a slice is cut, between records, when its payload has become that large. If damage has
+        taken some of the messages, :class:`SpoolCorrupt` says so; with ``skip_missing`` they are stepped over.
+        """
+        self._looked()
+        found: list[Slice] = []
+        for key in sorted(end):
+            lo, hi = self._bounds(key, start, end)
+            if not skip_missing:
+                self._refuse_missing(key, lo, hi)
+            for number, stream in self._between(key, lo, hi):
+                for each in self._stretches(number, key, stream, max(lo, stream.first - 1), hi):
+                    found += self._cut(number, key, stream, *each, target_bytes)
+                lo = max(lo, min(stream.last, hi))
+        return found
+
+    def _refuse_missing(self, key: str, lo: int, hi: int) -> None:
+        for number, index in self._segments.items():
+            for hole in (*self._missing.get(number, ()), *index.holes):
+                if hole.stream == key and hole.reason == MISSING and hole.last > lo and hole.first <= hi:
+                    path = segment_path(self.path, number)
+                    raise SpoolCorrupt(
+                        f"{path}: messages {hole.first}..{hole.last} of {key} are missing; see `gapless spool check "
+                        f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair "
+                        f"{self.path}`, or read from a replica",
+                        path,
+                    )
+
+    def _stretches(self, number: int, key: str, stream: StreamIndex, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+        """Return the parts of a range between what is missing in this segment."""
+        for hole in self._segments[number].holes:
+            if hole.stream == key and hole.reason == MISSING and lo < hole.last and hole.first <= hi:
+                if hole.first - 1 > lo:
+                    yield lo, hole.first - 1
+                lo = hole.last
+        if min(hi, stream.last) > lo:
+            yield lo, min(hi, stream.last)
+
+    def _cut(
+        self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
+    ) -> Iterator[Slice]:
+        last, offset, size, payload = (stream.column(which) for which in (LAST, OFFSET, SIZE, PAYLOAD))
+        at, final = stream.find(lo + 1), min(stream.find(hi), len(last) - 1)
+        name = self._names.get(key, "")
+        while at <= final:
+            stop = final
+            if target_bytes is not None:
+                goal = (payload[at - 1] if at else 0) + target_bytes
+                stop = min(bisect_left(payload, goal, at, final + 1), final)
+            upto = min(last[stop], hi)
+            rows = stream.rows_upto(upto) - stream.rows_upto(lo)
+            if rows:
+                span_bytes = offset[stop] + size[stop] - offset[at]
+                amount = stream.payload_upto(upto) - stream.payload_upto(lo)
+                yield Slice(key, lo, upto, number, offset[at], span_bytes, rows, amount, name)
+            lo, at = upto, stop + 1
+
+    def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
+        """Read the messages of a slice, or of several: those of one segment are read in one go.
+
+        The records of each stream come in order of their seqnos if the slices do. Every checksum is looked at:
+        :class:`SpoolCorrupt` names the file, the offset and the command that repairs it.
+        """
+        wanted = [slices] if isinstance(slices, Slice) else sorted(slices, key=lambda each: each.segment)
+        for number, group in groupby(wanted, key=lambda each: each.segment):
+            with self._open(number) as file:
+                yield from read_records(file, list(group))
+
+    def _open(self, number: int) -> SegmentFile:
+        path = segment_path(self.path, number)
+        try:
+            return SegmentFile(path, number, self.info.spool_id)
+        except OSError as error:
+            if error.errno == errno.ENOENT and self.path.is_dir():
+                raise SpoolTrimmed(
+                    f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; "
+                    "register a reader so that what it needs is kept, or raise the limit",
+                    path,
+                ) from error
+            raise from_os_error(error, path, "reading it") from error
+
+    # Readers
+
+    def register(self, name: str, digest: Mapping[str, int]) -> registry.Reader:
         """Say that the reader ``name`` will never again ask for what is at or below the digest."""
-        registry.register(self.path, name, digest)
+        return registry.register(self.path, name, digest)
 
     def readers(self) -> list[registry.Reader]:
         """The registered readers."""
@@ -345,8 +439,3 @@ class SpoolView:
     def forget(self, name: str) -> bool:
         """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
         return registry.forget(self.path, name)
-
-    def _looked(self) -> SpoolView:
-        if not self._fresh:
-            self.refresh()
-        return self

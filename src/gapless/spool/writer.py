@@ -1,11 +1,10 @@
 """The writer of a spool.
 
 On appending: a run is put in line as it came; nothing is done for each message. What is there already is left out.
-On commit: all that is in line is one write and one fdatasync, then the ``committed`` file says how far readers may read.
-On a failure: what is in line stays there. A half-written tail is cut; after a failed fdatasync the segment is never
-written to again, and everything that was not durable goes to a new one.
-On opening: the last segment is checked record by record; a torn tail is cut, damage is left to `gapless spool repair`.
-On trimming: the oldest segments go that every reader has passed; the active one stays.
+On commit: all that is in line is one write and one fdatasync; then the ``committed`` file says how far one may read.
+On a failure: what is in line stays there, and the commit can be tried again.
+On opening: what a crash has left is put right (see ``recovery.py``).
+On trimming: the oldest segments go that every reader has passed; the newest one stays, for it has all marks.
 """
 
 from __future__ import annotations
@@ -20,66 +19,46 @@ from gapless.core.ready import GROUP, Delivery
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
 from gapless.run import Run
-from gapless.spool.errors import SpoolGap, SpoolMismatch, from_os_error
+from gapless.spool.errors import SpoolFull, SpoolGap, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     BLOB,
     HEADER_BYTES,
     LOST,
     MESSAGE,
     NAME,
-    PREAMBLE_BYTES,
     RUN,
     STATE,
     Draft,
     State,
     StreamState,
-    lay_out,
-    pack_preamble,
-    seed_of,
+    parse_key,
 )
 from gapless.spool.index import SegmentIndex
-from gapless.spool.limits import Limits
+from gapless.spool.limits import DROP_OLDEST, Limits
 from gapless.spool.lock import Lock
-from gapless.spool.segments import (
-    Hint,
-    SegmentFile,
-    SpoolInfo,
-    index_path,
-    list_segments,
-    segment_path,
-    sync_folder,
-    write_atomically,
-)
+from gapless.spool.passing import Need, need_of, unread_rows
+from gapless.spool.readers import read_readers
+from gapless.spool.recovery import Recovered, recover
+from gapless.spool.segments import SpoolInfo, segment_path
+from gapless.spool.store import Store
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 NOBODY = Address(0, 0)
-JOIN_BYTES = 128 * 1024
-MOST_PIECES = 1024
 
 
 class Stream:
     """What the writer knows of one stream; ``appended`` counts what is in line, ``high`` what is durable."""
 
-    __slots__ = ("appended", "dropped", "high", "key", "lost", "low", "name", "named", "origin", "seen_ns")
+    __slots__ = ("appended", "dropped", "high", "key", "lost", "name", "named", "origin", "seen_ns")
 
-    def __init__(self, origin: Address, low: int) -> None:
+    def __init__(self, origin: Address, high: int) -> None:
         self.origin = origin
         self.key = str(origin)
-        self.name = ""
-        self.named = ""
-        self.low = self.high = self.appended = low
-        self.dropped = self.lost = 0
-        self.seen_ns = 0
-
-
-class Recovered(NamedTuple):
-    """What opening has found: what was cut off a torn tail, and damage that is left to repair."""
-
-    segment: int = 0
-    cut_bytes: int = 0
-    damage: tuple[str, ...] = ()
+        self.name = self.named = ""
+        self.high = self.appended = high
+        self.dropped = self.lost = self.seen_ns = 0
 
 
 class Trimmed(NamedTuple):
@@ -91,7 +70,11 @@ class Trimmed(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a spool holds now. ``room_bytes`` is None without a limit; ``lag`` is messages that each reader has not passed."""
+    """What a spool holds now.
+
+    ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting (``bytes`` or ``age``),
+    or empty; ``lag`` is how many messages each reader has not passed yet; ``dropped`` how many were dropped so far.
+    """
 
     used_bytes: int
     pending_bytes: int
@@ -100,35 +83,36 @@ class Usage(NamedTuple):
     oldest_age_ns: int
     limited: str
     lag: dict[str, int]
+    dropped: int
 
 
 class Spool:
     """The one writer of a spool: open it, append deliveries, commit. Not for several threads at once.
 
-    ``marks`` is up to where each stream is durable here, ``blob`` what the caller wants to keep along with it (set it, and
-    the next commit makes it durable together with the messages appended before), ``live`` the origins whose streams must not
-    be forgotten, ``recovered`` what opening has found.
+    ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep along with it: set
+    it, and the next commit makes it durable together with the messages appended before, all or nothing. ``live`` are
+    the origins whose streams must not be forgotten, ``recovered`` is what opening has found.
     """
 
     def __init__(self, root: Path, info: SpoolInfo, limits: Limits, lock: Lock, *, sync: bool) -> None:
         self.path = root
         self.info = info
         self.limits = limits
-        self.sync = sync
         self.recovered = Recovered()
         self.marks: dict[Address, int] = {}
         self.live: frozenset[Address] | set[Address] = frozenset()
+        self.pending_bytes = 0
         self._lock = lock
+        self._store = Store(root, info, sync=sync)
         self._streams: dict[Address, Stream] = {}
         self._line: list[Draft] = []
-        self.pending_bytes = 0
         self._blob = b""
         self._blob_changed = False
         self._clock_ns = 0
-        self._descriptor = -1
-        self._index = SegmentIndex(0)
-        self._previous = (0, 0)
-        self._hint = -1
+        self._first = 0
+        self._state_due = False
+        self._kept_blob = b""
+        self._limited = ""
         self._closed = False
 
     @classmethod
@@ -145,8 +129,9 @@ class Spool:
     ) -> Self:
         """Lock the spool at ``path``, put right what a crash has left, and be ready to append.
 
-        A new spool is made if there is none and ``create`` is set; ``name`` and ``node`` (drawn if None) are those of its
-        collector and are kept in it. An existing one must be that of ``group``.
+        A new spool is made if there is none and ``create`` is set; ``name`` and ``node`` (drawn if None) are those of
+        its collector and are kept in it. An existing one must be that of ``group``. Without ``sync`` nothing waits for
+        the disk: a killed process then still loses nothing, a machine without power may.
         """
         root = Path(path)
         if create:
@@ -179,15 +164,18 @@ class Spool:
             self._blob = bytes(value)
             self._blob_changed = True
 
+    # Appending
+
     def append(self, delivery: Delivery, *, name: str = "", view: int = 0, collected_ns: int | None = None) -> None:
         """Put a delivery in line for the next commit.
 
-        What the spool has already is left out. :class:`SpoolGap` if messages before it are missing and nobody has said, by
-        ``append_lost``, that they will never come; a stream that is new here may start anywhere.
+        What the spool has already is left out. :class:`SpoolGap` if messages before it are missing and nobody has said,
+        by ``append_lost``, that they will never come; a stream that is new here may start anywhere. ``name`` is the
+        durable name of the origin; ``view`` counts where the delivery does not know its own.
         """
         content: Any = delivery.content
-        first, last = delivery.first, delivery.last
-        stream = self._streams.get(delivery.origin)
+        origin, first, last = delivery.origin, delivery.first, delivery.last
+        stream = self._streams.get(origin)
         if stream is None or delivery.kind != GROUP:
             stream = self._new_stream(delivery)
         expected = stream.appended + 1
@@ -198,28 +186,16 @@ class Spool:
                 f"{stream.key}: {first}..{last} comes after {stream.appended}; append {expected}..{first - 1} first, "
                 "or append_lost if they will never come"
             )
-        collected = self._now(collected_ns)
+        now_ns = self._now(collected_ns)
         if isinstance(content, Run):
-            if first < expected:
-                content = content.part(expected, last)
-            draft = Draft(
-                RUN,
-                delivery.origin,
-                content.first,
-                last,
-                content.count,
-                content.lengths,
-                content.payload,
-                content.flags,
-                content.view or view,
-                content.sent_ns,
-                collected,
-            )
+            run = content if first == expected else content.part(expected, last)
+            views = (run.flags, run.view or view, run.sent_ns, now_ns)
+            draft = Draft(RUN, origin, run.first, last, run.count, run.lengths, run.payload, *views)
         else:
-            draft = _whole(delivery, view, collected)
+            draft = _whole(delivery, view, now_ns)
         stream.appended = last
-        stream.seen_ns = collected
-        if name and name != stream.name:
+        stream.seen_ns = now_ns
+        if name:
             stream.name = name
         self._line.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
@@ -239,28 +215,352 @@ class Spool:
             )
         first = stream.appended + 1
         stream.appended = last
-        self._line.append(Draft(LOST, origin, first, last, last - first + 1, collected_ns=self._now(None)))
+        stream.seen_ns = self._now(None)
+        self._line.append(_lost(origin, first, last, stream.seen_ns))
         self.pending_bytes += HEADER_BYTES
 
-    def commit(self) -> dict[Address, int]:
-        """Make durable all that is in line, and return up to where each stream is durable now.
+    # Committing
 
-        Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed`; what is not durable then
-        stays in line, ``marks`` says what is, and the commit can be tried again.
+    def commit(self) -> dict[Address, int]:
+        """Make durable all that is in line, all or nothing, and return up to where each stream is durable now.
+
+        Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed`; what is not
+        durable then stays in line, ``marks`` says what is, and the commit can be tried again.
         """
         if self._closed:
             raise LocalProtocolError("the spool is closed")
+        self._store.tell_again()
         if self._line or self._blob_changed:
-            self._write(self._line)
+            self._store.check_place()
+            self._make_room()
+            try:
+                self._write()
+            except SpoolFull:
+                # The disk itself is full: what may be dropped makes room for one more attempt.
+                if self.limits.policy != DROP_OLDEST or not self._drop(1, keep_newest=True):
+                    raise
+                self._finish_drop()
+                self._write()
+            self._limited = ""
         return dict(self.marks)
 
+    def _write(self) -> None:
+        """Write what is in line as one commit."""
+        store = self._store
+        if self._must_rotate():
+            store.seal()
+        line = [*self._vanished(), *self._line]
+        drafts, named = self._with_names(line)
+        if self._blob_changed:
+            drafts.append(Draft(BLOB, NOBODY, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns))
+        if store.active is None:
+            self._begin(drafts)
+        else:
+            if self._state_due:
+                drafts.append(self._state_draft(self._blob))
+            self._take(drafts, store.write(drafts))
+        for stream in named:
+            stream.named = stream.name
+        self._kept_blob = self._blob
+        self._blob_changed = self._state_due = False
+        self._line.clear()
+        self.pending_bytes = 0
+        store.tell()
+        self._finish_drop()
+
+    def _begin(self, drafts: list[Draft]) -> None:
+        """Begin a segment with a STATE and these records."""
+        self._forget_streams({draft.origin for draft in drafts})
+        drafts = [self._state_draft(self._kept_blob), *drafts]
+        self._take(drafts, self._store.begin(drafts, self._now(None)))
+        for stream in self._streams.values():
+            stream.named = stream.name
+        self._store.vanished.clear()
+        self._state_due = False
+
+    def _vanished(self) -> list[Draft]:
+        """Return what says that the messages of a deleted segment are lost."""
+        return [
+            _lost(parse_key(key), stream.first, stream.last, self._now(None))
+            for index in self._store.vanished
+            for key, stream in index.streams.items()
+        ]
+
+    def _with_names(self, line: list[Draft]) -> tuple[list[Draft], list[Stream]]:
+        drafts: list[Draft] = []
+        named: list[Stream] = []
+        streams = self._streams
+        for draft in line:
+            stream = streams[draft[1]]
+            if stream.name != stream.named and stream not in named:
+                named.append(stream)
+                drafts.append(Draft(NAME, stream.origin, 0, 0, 0, stream.name.encode(), collected_ns=draft[10]))
+            drafts.append(draft)
+        return drafts, named
+
+    def _take(self, drafts: list[Draft], offsets: list[int]) -> None:
+        """Take note of what has become durable."""
+        active = self._store.active
+        assert active is not None
+        index = active.index
+        streams, marks = self._streams, self.marks
+        for draft, offset in zip(drafts, offsets, strict=True):
+            kind, origin, first, last, count, table, payload, _, _, _, collected_ns = draft
+            if kind <= LOST:
+                stream = streams[origin]
+                if last > stream.high:
+                    stream.high = marks[origin] = last
+                if kind == LOST:
+                    stream.lost += count
+                place = (offset, HEADER_BYTES + len(table) + len(payload), collected_ns)
+                index.add(kind, stream.key, first, last, count, len(payload), place)
+            elif kind == NAME:
+                index.names[str(origin)] = table.decode()
+            else:
+                index.blob = (offset + HEADER_BYTES + len(table), len(payload))
+                if kind == STATE:
+                    index.add_state(State.unpack(table))
+
+    def _must_rotate(self) -> bool:
+        active = self._store.active
+        if active is None or not active.index.streams:
+            return False
+        if active.index.end + self.pending_bytes > self.limits.rotate_bytes:
+            return True
+        age_ns = time.time_ns() - active.index.created_ns
+        return 0 < self.limits.rotate_age_ns <= age_ns
+
+    def _state_draft(self, blob: bytes) -> Draft:
+        segments = self._store.sealed
+        low = min(segments, default=0)
+        streams = tuple(
+            StreamState(each.key, each.high, each.dropped, each.lost, each.name, each.seen_ns)
+            for each in self._streams.values()
+        )
+        state = State(self.group, streams, self._store.previous, max(self._first, low))
+        return Draft(STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns)
+
+    def _forget_streams(self, wanted: set[Address]) -> None:
+        """Leave out of the next STATE the streams that are over and of which nothing is left."""
+        before_ns = time.time_ns() - self.limits.forget_after_ns
+        held = {key for index in self._indexes() for key in index.streams}
+        for origin, stream in list(self._streams.items()):
+            settled = stream.appended == stream.high and stream.key not in held and origin not in wanted
+            if settled and origin not in self.live and stream.seen_ns < before_ns:
+                del self._streams[origin]
+                self.marks.pop(origin, None)
+
+    # Limits
+
+    def _make_room(self) -> None:
+        """Raise if a limit does not let the line in; trimming and, if that is the policy, dropping come first."""
+        limits = self.limits
+        if limits.max_age_ns and self._limited == "age":
+            self.trim()
+            if self._limited == "age":
+                raise self._full("age")
+        if not limits.max_bytes:
+            return
+        over_bytes = self._store.used_bytes + self.pending_bytes - limits.max_bytes
+        if over_bytes <= 0:
+            return
+        need = need_of(read_readers(self.path))
+        over_bytes -= self._delete_passed(need).freed_bytes
+        if over_bytes <= 0:
+            return
+        if limits.policy == DROP_OLDEST:
+            self._drop(over_bytes, need)
+        elif self._holds_needed(need):
+            self._limited = "bytes"
+            raise self._full("bytes")
+        else:
+            # Nobody needs what is left, so one commit may be larger than the limit: it could never come in otherwise.
+            self._retire_active(need)
+
+    def _full(self, limit: str) -> SpoolFull:
+        what = (
+            f"holds {self._store.used_bytes} bytes, {self.pending_bytes} more are waiting, and the limit is "
+            f"{self.limits.max_bytes}"
+            if limit == "bytes"
+            else f"its oldest message that a reader needs is older than the limit of {self.limits.max_age_ns} ns"
+        )
+        readers = ", ".join(reader.name for reader in read_readers(self.path)) or "none is registered"
+        return SpoolFull(
+            f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read on; start them, forget "
+            f"one that is gone (`gapless spool forget {self.path} NAME`), or raise the limit",
+            self.path,
+        )
+
+    def _holds_needed(self, need: Need) -> bool:
+        return any(not need.has_passed(index) for index in self._indexes() if index.streams)
+
+    def _drop(self, over_bytes: int, need: Need | None = None, *, keep_newest: bool = False) -> bool:
+        """Choose the oldest segments to go until ``over_bytes`` are free; they are deleted when that is recorded.
+
+        With ``keep_newest`` they may be deleted at once: the newest has the marks of all.
+        """
+        need = need or need_of(read_readers(self.path))
+        active = self._store.active
+        if not keep_newest and not self._store.sealed and active is not None and active.index.streams:
+            self._store.seal()
+        chosen = False
+        newest = max(self._store.sealed, default=0) if keep_newest and self._store.active is None else 0
+        for number, index in self._store.sealed.items():
+            if over_bytes <= 0 or number == newest:
+                break
+            if number >= self._first:
+                self._count_dropped(index, need)
+                self._first = number + 1
+                over_bytes -= index.end
+                chosen = True
+        self._state_due = self._state_due or chosen
+        return chosen
+
+    def _count_dropped(self, index: SegmentIndex, need: Need) -> None:
+        for key, stream in index.streams.items():
+            known = self._streams.get(parse_key(key))
+            if known is not None:
+                known.dropped += stream.rows - stream.rows_upto(need.passed(key))
+
+    def _finish_drop(self) -> None:
+        """Delete what is recorded as dropped."""
+        for number in [each for each in self._store.sealed if each < self._first]:
+            self._store.delete(number)
+
+    # Trimming
+
     def trim(self) -> Trimmed:
-        """Delete the oldest segments that every reader has passed, and keep the limits; a segment that is old is sealed."""
-        return Trimmed()
+        """Delete the oldest segments that every reader has passed, and keep the limits; seal a segment that is old."""
+        if self._closed:
+            raise LocalProtocolError("the spool is closed")
+        need = need_of(read_readers(self.path))
+        before = sum(stream.dropped for stream in self._streams.values())
+        if self._must_rotate():
+            self._store.check_place()
+            self._store.seal()
+            self._begin([])
+            self._store.tell()
+        trimmed = self._delete_passed(need)
+        aged = self._keep_age(need)
+        after = sum(stream.dropped for stream in self._streams.values())
+        return Trimmed(trimmed.segments + aged.segments, trimmed.freed_bytes + aged.freed_bytes, after - before)
+
+    def _delete_passed(self, need: Need) -> Trimmed:
+        segments = freed_bytes = 0
+        newest = None if self._store.active is not None else max(self._store.sealed, default=None)
+        for number, index in list(self._store.sealed.items()):
+            if number == newest or not need.has_passed(index):
+                break
+            freed_bytes += self._store.delete(number)
+            segments += 1
+        return Trimmed(segments, freed_bytes)
+
+    def _retire_active(self, need: Need) -> None:
+        """Put a fresh segment in the place of an active one that every reader has passed."""
+        active = self._store.active
+        if active is not None and active.index.streams:
+            self._store.seal()
+            self._begin([])
+            self._store.tell()
+        self._delete_passed(need)
+
+    def _keep_age(self, need: Need) -> Trimmed:
+        limit_ns = self.limits.max_age_ns
+        if not limit_ns:
+            return Trimmed()
+        oldest_ns = time.time_ns() - limit_ns
+        if self.limits.policy != DROP_OLDEST:
+            late = any(0 < need.first_needed_ns(index) < oldest_ns for index in self._indexes())
+            self._limited = "age" if late else ("" if self._limited == "age" else self._limited)
+            return Trimmed()
+        doomed = 0
+        for index in self._store.sealed.values():
+            if index.collected_ns >= oldest_ns:
+                break
+            doomed += index.end
+        if not doomed or not self._drop(doomed, need):
+            return Trimmed()
+        count = sum(1 for number in self._store.sealed if number < self._first)
+        self._write()
+        return Trimmed(count, doomed)
 
     def usage(self) -> Usage:
         """Return what the spool holds now, and how far behind each reader is."""
-        raise NotImplementedError
+        indexes = [index for index in self._indexes() if index.streams]
+        used_bytes = self._store.used_bytes
+        limit = self.limits.max_bytes
+        oldest_ns = min((index.created_ns for index in indexes), default=0)
+        return Usage(
+            used_bytes=used_bytes,
+            pending_bytes=self.pending_bytes,
+            room_bytes=max(0, limit - used_bytes - self.pending_bytes) if limit else None,
+            segments=len(self._store.sealed) + (self._store.active is not None),
+            oldest_age_ns=max(0, time.time_ns() - oldest_ns) if oldest_ns else 0,
+            limited=self._limited,
+            lag={reader.name: unread_rows(reader, indexes) for reader in read_readers(self.path)},
+            dropped=sum(stream.dropped for stream in self._streams.values()),
+        )
+
+    def _indexes(self) -> list[SegmentIndex]:
+        active = self._store.active
+        return [*self._store.sealed.values(), *([active.index] if active is not None else [])]
+
+    # Opening and closing
+
+    def _recover(self) -> None:
+        self.recovered = recover(self._store)
+        newest = True
+        for index in reversed(self._indexes()):
+            if newest and index.blob is not None:
+                self._blob = self._kept_blob = self._read_blob(index)
+                newest = False
+            if index.latest is not None:
+                break
+        from_state = [index for index in self._indexes() if index.latest is not None]
+        base = from_state[-1].number if from_state else 0
+        for index in self._indexes():
+            self._clock_ns = max(self._clock_ns, index.collected_ns)
+            if index.number >= base:
+                self._learn(index)
+        self._finish_drop()
+        if self._store.active is None and self._store.sealed:
+            self._begin([])
+        self._store.tell()
+
+    def _learn(self, index: SegmentIndex) -> None:
+        if index.latest is not None:
+            self._first = index.latest.first
+            for each in index.latest.streams:
+                stream = self._stream(parse_key(each.key), each.high)
+                stream.high = max(stream.high, each.high)
+                stream.dropped, stream.lost, stream.seen_ns = each.dropped, each.lost, each.seen_ns
+                stream.name = stream.named = each.name
+        for key, held in index.streams.items():
+            stream = self._stream(parse_key(key), held.first - 1)
+            stream.high = max(stream.high, held.last)
+            stream.seen_ns = max(stream.seen_ns, held.collected_ns)
+        for key, name in index.names.items():
+            named = self._streams.get(parse_key(key))
+            if named is not None:
+                named.name = named.named = name
+        for stream in self._streams.values():
+            stream.appended = self.marks[stream.origin] = stream.high
+
+    def _stream(self, origin: Address, high: int) -> Stream:
+        stream = self._streams.get(origin)
+        if stream is None:
+            stream = self._streams[origin] = Stream(origin, high)
+        return stream
+
+    def _read_blob(self, index: SegmentIndex) -> bytes:
+        if index.blob is None or not index.blob[1]:
+            return b""
+        path = segment_path(self.path, index.number)
+        try:
+            with path.open("rb") as file:
+                return os.pread(file.fileno(), index.blob[1], index.blob[0])
+        except OSError as error:
+            raise from_os_error(error, path, "reading what the collector keeps") from error
 
     def close(self) -> None:
         """Commit, and let the lock go; if the commit fails, the lock goes and the error is raised."""
@@ -270,9 +570,7 @@ class Spool:
             self.commit()
         finally:
             self._closed = True
-            for descriptor in (self._descriptor, self._hint):
-                if descriptor >= 0:
-                    os.close(descriptor)
+            self._store.close()
             self._lock.release()
 
     def __enter__(self) -> Self:
@@ -285,8 +583,7 @@ class Spool:
 
     def _now(self, given_ns: int | None) -> int:
         # Times within a spool never go back, so that a time is found by halving.
-        now_ns = time.time_ns() if given_ns is None else given_ns
-        self._clock_ns = max(self._clock_ns, now_ns)
+        self._clock_ns = max(self._clock_ns, time.time_ns() if given_ns is None else given_ns)
         return self._clock_ns
 
     def _new_stream(self, delivery: Delivery) -> Stream:
@@ -295,140 +592,20 @@ class Spool:
         stream = self._streams[delivery.origin] = Stream(delivery.origin, delivery.first - 1)
         return stream
 
-    def _write(self, line: list[Draft]) -> None:
-        if self._descriptor < 0 or self._index.end + self.pending_bytes > self.limits.rotate_bytes:
-            self._begin_segment()
-        drafts = self._with_names(line)
-        if self._blob_changed:
-            drafts.append(Draft(BLOB, NOBODY, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns))
-        start = self._index.end
-        pieces, offsets = lay_out(drafts, start, seed_of(self.info.spool_id, self._index.number))
-        end = offsets[-1] + drafts[-1].size_bytes
-        try:
-            _write_all(self._descriptor, pieces, end - start)
-            if self.sync:
-                os.fdatasync(self._descriptor)
-        except OSError as error:
-            raise from_os_error(error, segment_path(self.path, self._index.number), "writing") from error
-        self._take(drafts, offsets, end)
 
-    def _with_names(self, line: list[Draft]) -> list[Draft]:
-        drafts: list[Draft] = []
-        streams = self._streams
-        for draft in line:
-            stream = streams[draft[1]]
-            if stream.name != stream.named:
-                stream.named = stream.name
-                drafts.append(
-                    Draft(NAME, stream.origin, 0, 0, 0, stream.name.encode(), collected_ns=draft.collected_ns)
-                )
-            drafts.append(draft)
-        return drafts
-
-    def _take(self, drafts: list[Draft], offsets: list[int], end: int) -> None:
-        index = self._index
-        for draft, offset in zip(drafts, offsets, strict=True):
-            kind, origin, first, last, count, table, payload, _, _, _, collected_ns = draft
-            if kind == NAME:
-                index.names[str(origin)] = table.decode()
-            elif kind == BLOB:
-                index.blob = (offset, draft.size_bytes)
-            elif kind != STATE:
-                stream = self._streams[origin]
-                stream.high = self.marks[origin] = last
-                if kind == LOST:
-                    stream.lost += count
-                place = (offset, HEADER_BYTES + len(table) + len(payload), collected_ns)
-                index.add(kind, stream.key, first, last, count, len(payload), place)
-        index.end = end
-        self._line.clear()
-        self.pending_bytes = 0
-        self._blob_changed = False
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._hint < 0:
-            self._hint = os.open(self.path / "committed", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.pwrite(self._hint, Hint(self._index.number, self._index.end).pack(), 0)
-
-    def _begin_segment(self) -> None:
-        if self._descriptor >= 0:
-            self._seal()
-        number = self._index.number + 1
-        now_ns = self._now(None)
-        index = SegmentIndex(number)
-        index.created_ns = now_ns
-        state = self._state()
-        draft = Draft(STATE, NOBODY, 0, 0, len(state.streams), state.pack(), self._blob, collected_ns=now_ns)
-        pieces, _ = lay_out([draft], PREAMBLE_BYTES, seed_of(self.info.spool_id, number))
-        path = segment_path(self.path, number)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        preamble = pack_preamble(self.info.spool_id, number, now_ns)
-        _write_all(self._descriptor, [preamble, *pieces], PREAMBLE_BYTES + draft.size_bytes)
-        if self.sync:
-            sync_folder(path.parent)
-        index.add_state(state)
-        index.end = PREAMBLE_BYTES + draft.size_bytes
-        self._index = index
-        for stream in self._streams.values():
-            stream.named = stream.name
-
-    def _seal(self) -> None:
-        write_atomically(index_path(self.path, self._index.number), self._index.pack())
-        os.close(self._descriptor)
-        self._descriptor = -1
-        self._previous = (self._index.number, self._index.end)
-
-    def _state(self) -> State:
-        streams = tuple(
-            StreamState(each.key, each.low, each.high, each.dropped, each.lost, each.name, each.seen_ns)
-            for each in self._streams.values()
-        )
-        return State(self.group, streams, self._previous, 0)
-
-    def _recover(self) -> None:
-        numbers = list_segments(self.path)
-        if not numbers:
-            return
-        number = numbers[-1]
-        with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
-            self._index = SegmentIndex(number)
-            file.index_into(self._index, file.size_bytes)
-        self._descriptor = os.open(segment_path(self.path, number), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        os.ftruncate(self._descriptor, self._index.end)
+def _lost(origin: Address, first: int, last: int, now_ns: int) -> Draft:
+    return Draft(LOST, origin, first, last, last - first + 1, collected_ns=now_ns)
 
 
-def _whole(delivery: Delivery, view: int, collected_ns: int) -> Draft:
+def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:
+    """Return the record of a message that travelled in pieces."""
     content: Any = delivery.content
     plain = isinstance(content, (bytes, bytearray, memoryview))
-
-    def told(name: str) -> int:
-        return int(getattr(delivery if plain else content, name, 0))
-
-    return Draft(
-        MESSAGE,
-        delivery.origin,
-        delivery.first,
-        delivery.last,
-        1,
-        b"",
-        bytes(content) if plain else content.payload,
-        told("flags"),
-        told("view") or view,
-        told("sent_ns"),
-        collected_ns,
-    )
-
-
-def _write_all(descriptor: int, pieces: list[bytes], size_bytes: int) -> None:
-    if size_bytes <= JOIN_BYTES or len(pieces) > MOST_PIECES:
-        pieces = [b"".join(pieces)]
-    written = os.writev(descriptor, pieces)
-    if written == size_bytes:
-        return
-    rest = memoryview(b"".join(pieces))[written:]
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    knows = delivery if plain else content
+    flags, of_view, sent_ns = (int(getattr(knows, name, 0)) for name in ("flags", "view", "sent_ns"))
+    payload = bytes(content) if plain else content.payload
+    origin, first, last = delivery.origin, delivery.first, delivery.last
+    return Draft(MESSAGE, origin, first, last, 1, b"", payload, flags, of_view or view, sent_ns, now_ns)
 
 
 def _make_folders(root: Path) -> None:
@@ -447,7 +624,10 @@ def _read_or_make(root: Path, group: str, name: str, node: int | None, *, create
             raise SpoolMismatch(f"{root}: there is no spool here (no spool.json)", root) from None
         drawn = secrets.randbits(63) + 1 if node is None else node
         info = SpoolInfo(group, secrets.token_bytes(16), name, drawn, time.time_ns())
-        info.write(root)
+        try:
+            info.write(root)
+        except OSError as error:
+            raise from_os_error(error, root / "spool.json", "writing it") from error
         return info
     if info.group != group:
         raise SpoolMismatch(

@@ -1,0 +1,50 @@
+"""Who has passed what: segments against the digests of readers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.spool.index import COLLECTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.spool.index import SegmentIndex
+    from gapless.spool.readers import Reader
+
+
+class Need(NamedTuple):
+    """What readers still need; without a reader everything is kept."""
+
+    readers: tuple[Reader, ...]
+
+    def passed(self, key: str) -> int:
+        """Return up to where every reader has passed a stream; 0 if one has said nothing of it."""
+        return min((reader.digest.get(key, 0) for reader in self.readers), default=0)
+
+    def has_passed(self, index: SegmentIndex) -> bool:
+        """Whether no reader needs anything of the segment."""
+        return bool(self.readers) and all(stream.last <= self.passed(key) for key, stream in index.streams.items())
+
+    def first_needed_ns(self, index: SegmentIndex) -> int:
+        """Return when the oldest record of a segment that a reader needs was collected; 0 if none is needed."""
+        found_ns = []
+        for key, stream in index.streams.items():
+            passed = self.passed(key)
+            if stream.last > passed:
+                found_ns.append(stream.column(COLLECTED)[stream.find(passed + 1)])
+        return min(found_ns, default=0)
+
+
+def need_of(readers: Iterable[Reader]) -> Need:
+    """Return what these readers need."""
+    return Need(tuple(readers))
+
+
+def unread_rows(reader: Reader, indexes: Sequence[SegmentIndex]) -> int:
+    """Return how many messages a reader has not passed."""
+    return sum(
+        stream.rows - stream.rows_upto(reader.digest.get(key, 0))
+        for index in indexes
+        for key, stream in index.streams.items()
+    )

@@ -1,0 +1,247 @@
+"""What a crash has left behind, put right.
+
+On opening, the last segment is read record by record. What was proven durable is never cut: what the ``committed`` file
+tells, and what stands before the group of any good record. Behind that, the tail ends at the last whole commit; the
+rest is a torn write that nobody was told to be durable. A bad record before the proof is damage: it is reported and
+left to repair, and the spool goes on in a new segment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from gapless.spool.errors import SpoolError, SpoolVersion, from_os_error
+from gapless.spool.format import (
+    END,
+    HEADER_BYTES,
+    KINDS,
+    MAGIC,
+    OPTIONAL,
+    PREAMBLE_BYTES,
+    Header,
+    State,
+    header_at,
+    read_preamble,
+    seed_of,
+)
+from gapless.spool.index import BadIndex, SegmentIndex
+from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, index_path, list_segments, segment_path
+from gapless.spool.store import Active, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEARCH_BYTES = 1024 * 1024
+
+
+class Damage(NamedTuple):
+    """Bytes of a segment that are no record. ``header`` is there if only the body is wrong."""
+
+    offset: int
+    size_bytes: int
+    header: Header | None = None
+
+
+class Recovered(NamedTuple):
+    """What opening has found: what was cut off a torn tail, and damage that is left to repair."""
+
+    segment: int = 0
+    cut_bytes: int = 0
+    damage: tuple[str, ...] = ()
+
+
+def verify(file: SegmentFile, start: int, end: int) -> Iterator[Header | Damage]:
+    """Read every record from ``start`` to ``end`` with its checksums; where none stands, look for the next."""
+    at, base, window = start, start, memoryview(b"")
+    while at < end:
+        header = header_at(window, at - base, at, file.seed)
+        if header is None or at - base + header.size_bytes > len(window):
+            need = HEADER_BYTES if header is None else header.size_bytes
+            base, window = at, memoryview(file.read(at, min(max(SEARCH_BYTES, need), end - at)))
+            header = header_at(window, 0, at, file.seed)
+            if header is not None and header.size_bytes > len(window) and header.size_bytes <= end - at:
+                window = memoryview(file.read(at, header.size_bytes))
+        if header is None or header.size_bytes > end - at:
+            after = find_header(file, at + 1, end)
+            yield Damage(at, after - at, header)
+            at = after
+            continue
+        body = window[at - base + HEADER_BYTES : at - base + header.size_bytes]
+        if crc32(body) != header.body_crc:
+            yield Damage(at, header.size_bytes, header)
+        else:
+            yield header
+        at += header.size_bytes
+
+
+def find_header(file: SegmentFile, start: int, end: int) -> int:
+    """Return where the next good header stands at or after ``start``, or ``end``."""
+    at = start
+    while at < end:
+        window = file.read(at, min(SEARCH_BYTES, end - at))
+        found = window.find(MAGIC)
+        while found >= 0:
+            if len(window) - found < HEADER_BYTES:
+                break
+            if header_at(window, found, at + found, file.seed) is not None:
+                return at + found
+            found = window.find(MAGIC, found + 1)
+        if len(window) < HEADER_BYTES:
+            break
+        at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
+    return end
+
+
+class Tail(NamedTuple):
+    """How a segment ends: at ``end``, behind which ``cut_bytes`` are torn; ``damage`` is what is bad before that."""
+
+    end: int
+    cut_bytes: int
+    damage: tuple[Damage, ...]
+
+
+def find_tail(file: SegmentFile, proven: int = 0) -> Tail:
+    """Read a segment that was not sealed, and tell where it ends; what is before ``proven`` is known to be durable."""
+    size_bytes = file.size_bytes
+    damage: list[Damage] = []
+    ends: list[int] = []
+    for item in verify(file, PREAMBLE_BYTES, size_bytes):
+        if isinstance(item, Damage):
+            damage.append(item)
+            continue
+        if item.kind not in KINDS and not item.kind & OPTIONAL:
+            raise SpoolVersion(
+                f"{file.path}: a record of the unknown kind {item.kind} at {item.offset}; install a later Gapless",
+                file.path,
+            )
+        proven = max(proven, item.group)
+        if item.marks & END:
+            ends.append(item.offset + item.size_bytes)
+    torn = min((each.offset for each in damage if each.offset >= proven), default=size_bytes)
+    end = max((each for each in ends if each <= torn), default=min(PREAMBLE_BYTES, size_bytes))
+    before = tuple(each for each in damage if each.offset < end or each.offset < proven)
+    if proven > end and not any(each.offset < proven for each in damage):
+        before = (*before, Damage(end, proven - end))
+    return Tail(end, size_bytes - end if not before else 0, before)
+
+
+def recover(store: Store) -> Recovered:
+    """Make the store ready to append."""
+    root, info = store.root, store.info
+    hint = Hint.read(root)
+    numbers = list_segments(root)
+    told: list[str] = []
+    cut_bytes = segment = 0
+    store.next_number = max([hint.segment if hint else 0, *numbers]) + 1
+    while numbers and store.active is None:
+        number = segment = numbers.pop()
+        path = segment_path(root, number)
+        proven = hint.offset if hint is not None and hint.segment == number else 0
+        with SegmentFile(path, number, info.spool_id) as file:
+            preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
+            tail = find_tail(file, proven)
+            if tail.end <= PREAMBLE_BYTES and not tail.damage:
+                # A segment without a whole first commit was never told to anybody.
+                cut_bytes += file.size_bytes
+                _unlink(path, index_path(root, number))
+                continue
+            index = index_of(file, tail.end)
+        cut_bytes += tail.cut_bytes
+        if tail.damage or preamble is None:
+            told += [f"{path}: {each.size_bytes} bytes at {each.offset}" for each in tail.damage]
+            told += [f"{path}: its first {PREAMBLE_BYTES} bytes"] if preamble is None else []
+            store.sealed[number] = index
+            store.previous = (number, index.end)
+        else:
+            store.active = _reopen(store, path, index)
+        break
+    if hint is not None and hint.segment > segment:
+        told.append(f"{segment_path(root, hint.segment)}: is not there, though messages were committed to it")
+    for number in numbers:
+        store.sealed[number] = load_index(root, info, number)
+    store.sealed = dict(sorted(store.sealed.items()))
+    if store.active is None and store.sealed:
+        final = store.sealed[max(store.sealed)]
+        store.previous = (final.number, final.end)
+    _sweep(root, {*store.sealed, *([store.active.number] if store.active else [])})
+    return Recovered(segment, cut_bytes, tuple(told))
+
+
+def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        if os.fstat(descriptor).st_size != index.end:
+            os.ftruncate(descriptor, index.end)
+        # A killed writer may have left a whole commit that was not durable yet; from now on it counts as such.
+        if store.sync:
+            os.fsync(descriptor)
+    except OSError as error:
+        raise from_os_error(error, path, "opening it to go on") from error
+    index_path(store.root, index.number).unlink(missing_ok=True)
+    return Active(path, descriptor, index, seed_of(store.info.spool_id, index.number))
+
+
+def index_of(file: SegmentFile, end: int) -> SegmentIndex:
+    """Return the index of a segment made from its headers up to ``end``, around damage."""
+    index = SegmentIndex(file.number)
+    preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
+    index.created_ns = 0 if preamble is None else preamble.created_ns
+    index.end = PREAMBLE_BYTES
+    while index.end < end:
+        file.index_into(index, end)
+        if index.end < end:
+            index.end = find_header(file, index.end + 1, end)
+    return index
+
+
+def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+    """Return the index of a sealed segment, from its file or made again; it ends where the next segment says."""
+    try:
+        return SegmentIndex.load(index_path(root, number), number)
+    except (FileNotFoundError, BadIndex):
+        pass
+    except OSError as error:
+        raise from_os_error(error, index_path(root, number), "reading it") from error
+    with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
+        end = file.size_bytes
+        state = state_after(root, info, number)
+        if state is not None and state.previous[0] == number:
+            end = min(end, state.previous[1])
+        return index_of(file, end)
+
+
+def state_after(root: Path, info: SpoolInfo, number: int) -> State | None:
+    """Return the first STATE of the segment after ``number``, or None."""
+    later = [each for each in list_segments(root) if each > number]
+    if not later:
+        return None
+    try:
+        with SegmentFile(segment_path(root, later[0]), later[0], info.spool_id) as file:
+            index = SegmentIndex(later[0], PREAMBLE_BYTES)
+            for header in file.headers(PREAMBLE_BYTES, file.size_bytes):
+                file.take(index, header, {})
+                break
+            return index.state
+    except (OSError, SpoolError, ValueError):
+        return None
+
+
+def _sweep(root: Path, numbers: set[int]) -> None:
+    """Delete what crashed attempts have left: temporary files, indexes without a segment."""
+    for folder in (root, root / "segments"):
+        for path in folder.glob(".*.tmp"):
+            _unlink(path)
+    for path in (root / "segments").glob("*.idx"):
+        if not path.stem.isdigit() or int(path.stem) not in numbers:
+            _unlink(path)
+
+
+def _unlink(*paths: Path) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise from_os_error(error, path, "deleting it") from error

@@ -1,0 +1,67 @@
+"""Headers: what is said of a message beside its payload."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from gapless.errors import PayloadError
+from gapless.headers import ANSWER, HEADED, LOOK, MARK, PLAIN, REQUEST, join, may_have, split, wrap
+
+NAMES = st.text(min_size=1, max_size=20).filter(lambda name: len(name.encode()) <= 255)
+PAYLOADS = st.binary(max_size=40) | st.binary(max_size=30).map(lambda rest: MARK + rest)
+
+
+@given(PAYLOADS, st.dictionaries(NAMES, st.binary(max_size=300), max_size=5))
+def test_what_is_joined_is_split_again(payload: bytes, headers: dict[str, bytes]) -> None:
+    assert split(join(payload, headers)) == (headers, payload)
+
+
+@given(PAYLOADS)
+def test_a_payload_that_looks_wrapped_is_itself(payload: bytes) -> None:
+    tricky = join(join(payload, {"a": b"b"}), {})
+    assert split(tricky) == ({}, join(payload, {"a": b"b"}))
+
+
+@given(st.binary(max_size=60), st.integers(0, 2**64 - 1), st.integers(0, 255))
+def test_whatever_stands_behind_a_mark_is_taken_or_left(body: bytes, number: int, kind: int) -> None:
+    message = wrap(kind, number, body)
+    headers, payload = split(message)
+    if kind == PLAIN:
+        assert (headers, payload) == ({}, body)
+    elif kind != HEADED or not headers:
+        assert payload in {message, body[number:]}
+
+
+@pytest.mark.parametrize("kind", [REQUEST, ANSWER, LOOK])
+def test_what_is_no_message_of_the_application_is_left_alone(kind: int) -> None:
+    message = wrap(kind, 7, b"body")
+    assert split(message) == ({}, message)
+
+
+@pytest.mark.parametrize(
+    "block", [b"\x05ab", b"\x01a\xff\xff\xff\xff", b"\x01a\x02\x00\x00\x00x", b"\x01\xff\x00\x00\x00\x00"]
+)
+def test_a_broken_block_leaves_the_message_as_it_is(block: bytes) -> None:
+    message = wrap(HEADED, len(block), block + b"payload")
+    assert split(message) == ({}, message)
+    assert split(message[: len(MARK) + 3]) == ({}, message[: len(MARK) + 3])
+
+
+def test_that_no_message_is_wrapped_is_seen_at_once() -> None:
+    assert not may_have(b"plain" * 1000)
+    assert may_have(b"plain" + join(b"x", {"a": b""}))
+    assert may_have(memoryview(join(b"x", {"a": b""})))
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ([("a", b"b")], "expected values by name"),
+        ({"": b""}, "expected a name of 1 to 255 bytes"),
+        ({"é" * 128: b""}, "expected a name of 1 to 255 bytes"),
+        ({5: b""}, "expected a name of 1 to 255 bytes"),
+        ({"a": "text"}, "header 'a' is str: its value has to be bytes"),
+    ],
+)
+def test_headers_that_cannot_be_sent(headers: object, words: str) -> None:
+    with pytest.raises(PayloadError, match=words):
+        join(b"", headers)  # type: ignore[arg-type]
