@@ -16,6 +16,7 @@ from gapless import __version__
 from gapless.cli.behaviours import behaviours
 from gapless.cli.bench import bench
 from gapless.cli.chat import chat
+from gapless.cli.collect import collect
 from gapless.cli.compare import compare
 from gapless.cli.config import config
 from gapless.cli.demo import demo
@@ -45,7 +46,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, top, doctor, bench, soak),
+    *(chat, send, listen, collect, top, doctor, bench, soak),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)

@@ -88,17 +88,30 @@ def joined(group: str, options: dict[str, Any], *, quiet: bool = False, **more: 
         config=config,
         **more,
     )
+    with attended(quiet=quiet), member:
+        yield member
+
+
+@contextmanager
+def attended(*, quiet: bool = False) -> Iterator[None]:
+    """Take a wish to end as Ctrl-C, and show people what is logged; ``quiet`` keeps warnings back."""
     before = signal.signal(signal.SIGTERM, _end)
-    log, handler = logging.getLogger("gapless"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("gapless: %(message)s"))
+    log, handler = logging.getLogger("gapless"), _Notes()
     handler.setLevel(logging.ERROR if quiet else logging.WARNING)
     log.addHandler(handler)
     try:
-        with member:
-            yield member
+        yield
     finally:
         log.removeHandler(handler)
         signal.signal(signal.SIGTERM, before)
+
+
+class _Notes(logging.Handler):
+    """Shows what is logged, wherever standard error goes at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one record."""
+        note(f"gapless: {self.format(record)}")
 
 
 def _end(_: int, __: FrameType | None) -> None:

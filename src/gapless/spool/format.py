@@ -21,7 +21,7 @@ from zlib import crc32
 from gapless.identity import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 FORMAT = 1
 """The version of the format that this code writes; it reads this and all before it."""
@@ -117,30 +117,6 @@ def seed_of(spool_id: bytes, segment: int) -> int:
     return crc32(segment.to_bytes(8, "little"), crc32(spool_id))
 
 
-def pack_header(draft: Draft, offset: int, group: int, marks: int, seed: int) -> bytes:
-    """Return the header of a record at its place."""
-    kind, (node, incarnation), first, last, rows, table, payload, flags, view, sent_ns, collected_ns = draft
-    rest = _REST.pack(
-        crc32(payload, crc32(table)),
-        kind,
-        flags,
-        marks,
-        rows,
-        len(table),
-        len(payload),
-        offset,
-        group,
-        node,
-        incarnation,
-        first,
-        last,
-        view,
-        sent_ns,
-        collected_ns,
-    )
-    return b"%b%b%b" % (MAGIC, crc32(rest, seed).to_bytes(4, "little"), rest)
-
-
 def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> Header | None:
     """Return the header at ``at`` of the buffer, which is ``offset`` of the segment, or None if none stands there."""
     if len(buffer) - at < HEADER_BYTES:
@@ -230,20 +206,33 @@ def is_key(text: object) -> bool:
         return False
 
 
-def lay_out(drafts: Iterable[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:
+def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:
     """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
     pieces: list[bytes] = []
     offsets: list[int] = []
-    group = offset
-    drafts = list(drafts)
-    final = len(drafts) - 1
-    for at, draft in enumerate(drafts):
-        pieces.append(pack_header(draft, offset, group, END if at == final else 0, seed))
+    group, left, pack = offset, len(drafts), _REST.pack
+    for kind, origin, first, last, rows, table, payload, flags, view, sent_ns, collected_ns in drafts:
+        left -= 1
+        table_bytes, payload_bytes = len(table), len(payload)
+        rest = pack(
+            crc32(payload, crc32(table)),
+            kind,
+            flags,
+            0 if left else END,
+            rows,
+            table_bytes,
+            payload_bytes,
+            offset,
+            group,
+            origin[0],
+            origin[1],
+            first,
+            last,
+            view,
+            sent_ns,
+            collected_ns,
+        )
+        pieces += (MAGIC + crc32(rest, seed).to_bytes(4, "little") + rest, table, payload)
         offsets.append(offset)
-        table, payload = draft[5], draft[6]
-        if table:
-            pieces.append(table)
-        if payload:
-            pieces.append(payload)
-        offset += HEADER_BYTES + len(table) + len(payload)
+        offset += HEADER_BYTES + table_bytes + payload_bytes
     return pieces, offsets

@@ -14,12 +14,16 @@ import os
 import sys
 from array import array
 from bisect import bisect_left
+from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from gapless.spool.format import LOST, RUN, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
 WIDTH = 8
@@ -38,23 +42,20 @@ class StreamIndex:
     def __init__(self) -> None:
         self._data = array("Q")
         self._columns: dict[int, array[int]] = {}
-        self._from: tuple[Path, int, int] | None = None
+        self._from: tuple[Path, int, int, Callable[[], StreamIndex]] | None = None
         self.first = self.last = self.rows = self.payload_bytes = self.records = self.collected_ns = 0
 
-    def add(
-        self, kind: int, first: int, last: int, count: int, payload_bytes: int, place: tuple[int, int, int]
-    ) -> None:
+    def add(self, kind: int, first: int, last: int, rows: int, payload_bytes: int, place: tuple[int, int, int]) -> None:
         """Take in the next record; ``place`` is its offset, its size and when it was collected."""
-        offset, size_bytes, collected_ns = place
         if not self.records:
             self.first = first
         self.last = last
         self.records += 1
         if kind != LOST:
-            self.rows += count
+            self.rows += rows
             self.payload_bytes += payload_bytes
-        self.collected_ns = collected_ns
-        self._data.extend((first, last, offset, size_bytes, self.rows, self.payload_bytes, collected_ns, kind))
+        self.collected_ns = place[2]
+        self._data.extend((first, last, place[0], place[1], self.rows, self.payload_bytes, place[2], kind))
         if self._columns:
             self._columns = {}
 
@@ -124,10 +125,10 @@ class StreamIndex:
         return [self.first, self.last, self.rows, self.payload_bytes, self.records, self.collected_ns]
 
     @classmethod
-    def stored(cls, path: Path, at: int, crc: int, summary: list[int]) -> StreamIndex:
-        """Return the index of a stream whose entries are read from the file when they are needed."""
+    def stored(cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]) -> StreamIndex:
+        """Return the index of a stream whose entries are read when needed, or made ``again`` if they are bad."""
         index = cls()
-        index._from = (path, at, crc)
+        index._from = (path, at, crc, again)
         index.first, index.last, index.rows, index.payload_bytes, index.records, index.collected_ns = summary
         return index
 
@@ -135,11 +136,15 @@ class StreamIndex:
         assert self._from is not None
         if self._data:
             return
-        path, at, crc = self._from
-        with path.open("rb") as file:
-            data = os.pread(file.fileno(), self.records * WIDTH * 8, at)
+        path, at, crc, again = self._from
+        try:
+            with path.open("rb") as file:
+                data = os.pread(file.fileno(), self.records * WIDTH * 8, at)
+        except OSError:
+            data = b""
         if crc32(data) != crc or len(data) != self.records * WIDTH * 8:
-            raise BadIndex(f"{path}: the entries at {at} are not what was written")
+            self._data = again()._data
+            return
         self._data.frombytes(data)
         self._data = _little(self._data)
 
@@ -231,8 +236,12 @@ class SegmentIndex:
         return b"".join((_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries)))
 
     @classmethod
-    def load(cls, path: Path, number: int) -> SegmentIndex:
-        """Read the file of an index; :class:`BadIndex` if it is not what was written, OSError if it is not there."""
+    def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
+        """Read the file of an index; :class:`BadIndex` if it is not what was written, OSError if it is not there.
+
+        The entries of streams are read when they are needed; ``again`` makes the index from the segment if they are
+        bad.
+        """
         with path.open("rb") as file:
             start = file.read(64 * 1024)
             if len(start) < _HEAD.size:
@@ -245,10 +254,12 @@ class SegmentIndex:
                 head += file.read(size - len(head))
         if len(head) != size or crc32(head) != crc:
             raise BadIndex(f"{path}: torn")
-        return cls._made_of(json.loads(head), path, number, _HEAD.size + size)
+        return cls._made_of(json.loads(head), path, _HEAD.size + size, number, again)
 
     @classmethod
-    def _made_of(cls, told: dict[str, Any], path: Path, number: int, base: int) -> SegmentIndex:
+    def _made_of(
+        cls, told: dict[str, Any], path: Path, base: int, number: int, again: Callable[[], SegmentIndex]
+    ) -> SegmentIndex:
         if told["segment"] != number:
             raise BadIndex(f"{path}: the index of segment {told['segment']}")
         index = cls(number, told["end"])
@@ -260,5 +271,9 @@ class SegmentIndex:
             if state is not None:
                 index.add_state(State.unpack(json.dumps(state).encode()))
         for key, at, crc, summary in told["streams"]:
-            index.streams[key] = StreamIndex.stored(path, base + at, crc, summary)
+            index.streams[key] = StreamIndex.stored(path, base + at, crc, summary, partial(_made_again, again, key))
         return index
+
+
+def _made_again(again: Callable[[], SegmentIndex], key: str) -> StreamIndex:
+    return again().streams[key]

@@ -127,12 +127,15 @@ def _walk(file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int],
             if header is not None and len(window) < header.size_bytes <= end - at:
                 window = memoryview(file.read(at, header.size_bytes))
             if header is None or header.size_bytes > len(window):
-                raise corrupt(file, at)
-        parts = wanted.get((header.node, header.incarnation))
-        if parts is not None and header.kind in (RUN, MESSAGE, LOST):
-            body = window[at - base + HEADER_BYTES : at - base + header.size_bytes]
+                # Whose record this was, the seqnos of the next ones tell.
+                at = file.find_header(at + 1, end)
+                continue
+        parts = wanted.get((header[11], header[12]))
+        size_bytes = HEADER_BYTES + header[7] + header[8]
+        if parts is not None and header[3] <= LOST:
+            body = window[at - base + HEADER_BYTES : at - base + size_bytes]
             yield from _matches(file, header, body, parts)
-        at += header.size_bytes
+        at += size_bytes
 
 
 def _matches(file: SegmentFile, header: Header, body: memoryview, parts: list[_Wanted]) -> Iterator[Record]:

@@ -18,9 +18,9 @@ from gapless.spool.format import (
     END,
     HEADER_BYTES,
     KINDS,
-    MAGIC,
     OPTIONAL,
     PREAMBLE_BYTES,
+    STATE,
     Header,
     State,
     header_at,
@@ -28,13 +28,11 @@ from gapless.spool.format import (
     seed_of,
 )
 from gapless.spool.index import BadIndex, SegmentIndex
-from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, index_path, list_segments, segment_path
+from gapless.spool.segments import SEARCH_BYTES, Hint, SegmentFile, SpoolInfo, index_path, list_segments, segment_path
 from gapless.spool.store import Active, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SEARCH_BYTES = 1024 * 1024
 
 
 class Damage(NamedTuple):
@@ -65,7 +63,7 @@ def verify(file: SegmentFile, start: int, end: int) -> Iterator[Header | Damage]
             if header is not None and header.size_bytes > len(window) and header.size_bytes <= end - at:
                 window = memoryview(file.read(at, header.size_bytes))
         if header is None or header.size_bytes > end - at:
-            after = find_header(file, at + 1, end)
+            after = file.find_header(at + 1, end)
             yield Damage(at, after - at, header)
             at = after
             continue
@@ -75,24 +73,6 @@ def verify(file: SegmentFile, start: int, end: int) -> Iterator[Header | Damage]
         else:
             yield header
         at += header.size_bytes
-
-
-def find_header(file: SegmentFile, start: int, end: int) -> int:
-    """Return where the next good header stands at or after ``start``, or ``end``."""
-    at = start
-    while at < end:
-        window = file.read(at, min(SEARCH_BYTES, end - at))
-        found = window.find(MAGIC)
-        while found >= 0:
-            if len(window) - found < HEADER_BYTES:
-                break
-            if header_at(window, found, at + found, file.seed) is not None:
-                return at + found
-            found = window.find(MAGIC, found + 1)
-        if len(window) < HEADER_BYTES:
-            break
-        at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
-    return end
 
 
 class Tail(NamedTuple):
@@ -186,28 +166,29 @@ def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
 
 def index_of(file: SegmentFile, end: int) -> SegmentIndex:
     """Return the index of a segment made from its headers up to ``end``, around damage."""
-    index = SegmentIndex(file.number)
-    preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
-    index.created_ns = 0 if preamble is None else preamble.created_ns
-    index.end = PREAMBLE_BYTES
+    index = file.begin_index()
     while index.end < end:
         file.index_into(index, end)
         if index.end < end:
-            index.end = find_header(file, index.end + 1, end)
+            index.end = file.find_header(index.end + 1, end)
     return index
 
 
 def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
-    """Return the index of a sealed segment, from its file or made again; it ends where the next segment says."""
+    """Return the index of a sealed segment, from its file or made again."""
     try:
-        return SegmentIndex.load(index_path(root, number), number)
+        return SegmentIndex.load(index_path(root, number), number, lambda: build_index(root, info, number))
     except (FileNotFoundError, BadIndex):
-        pass
+        return build_index(root, info, number)
     except OSError as error:
         raise from_os_error(error, index_path(root, number), "reading it") from error
+
+
+def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+    """Make the index of a sealed segment from its headers; it ends where the next segment says."""
+    state = state_after(root, info, number)
     with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
         end = file.size_bytes
-        state = state_after(root, info, number)
         if state is not None and state.previous[0] == number:
             end = min(end, state.previous[1])
         return index_of(file, end)
@@ -222,7 +203,8 @@ def state_after(root: Path, info: SpoolInfo, number: int) -> State | None:
         with SegmentFile(segment_path(root, later[0]), later[0], info.spool_id) as file:
             index = SegmentIndex(later[0], PREAMBLE_BYTES)
             for header in file.headers(PREAMBLE_BYTES, file.size_bytes):
-                file.take(index, header, {})
+                if header.kind == STATE:
+                    file.take_rare(index, header)
                 break
             return index.state
     except (OSError, SpoolError, ValueError):

@@ -12,19 +12,18 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
-from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolVersion, from_os_error
+from gapless.spool.errors import SpoolMismatch, SpoolVersion, from_os_error
 from gapless.spool.format import (
     BLOB,
-    END,
     FORMAT,
+    HEADER,
     HEADER_BYTES,
     KINDS,
     LOST,
-    MESSAGE,
+    MAGIC,
     NAME,
     OPTIONAL,
     PREAMBLE_BYTES,
-    RUN,
     STATE,
     Header,
     State,
@@ -42,6 +41,7 @@ _HINT = Struct("<8sQQI")
 _HINT_MAGIC = b"\xf1GLCMT\x01\n"
 SMALL_BYTES = 8 * 1024
 WINDOW_BYTES = 256 * 1024
+SEARCH_BYTES = 1024 * 1024
 
 
 def segment_path(root: Path, number: int) -> Path:
@@ -212,76 +212,89 @@ class SegmentFile:
 
     def headers(self, start: int, end: int) -> Iterator[Header]:
         """Walk from header to header; the walk ends at ``end``, or where no whole record stands."""
-        at, base, window = start, start, b""
+        return map(Header._make, self._fields(start, end))
+
+    def _fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+        """Walk like ``headers``; plain tuples, for that is half the time with small records."""
+        at, base, window, limit = start, start, memoryview(b""), start
+        unpack, seed = HEADER.unpack_from, self.seed
         span_bytes = WINDOW_BYTES
         while at + HEADER_BYTES <= end:
-            if at < base or at + HEADER_BYTES > base + len(window):
-                base, window = at, self.read(at, min(span_bytes, end - at))
-            header = header_at(window, at - base, at, self.seed)
-            if header is None or at + header.size_bytes > end:
+            if at + HEADER_BYTES > limit:
+                base, window = at, memoryview(self.read(at, min(span_bytes, end - at)))
+                limit = base + len(window)
+                if at + HEADER_BYTES > limit:
+                    return
+            here = at - base
+            fields = unpack(window, here)
+            size_bytes = HEADER_BYTES + fields[7] + fields[8]
+            if (
+                fields[0] != MAGIC
+                or fields[9] != at
+                or fields[1] != crc32(window[here + 8 : here + HEADER_BYTES], seed)
+                or at + size_bytes > end
+            ):
                 return
-            yield header
-            size_bytes = HEADER_BYTES + header[7] + header[8]
+            yield fields
             span_bytes = WINDOW_BYTES if size_bytes < SMALL_BYTES else 4096
             at += size_bytes
 
-    def index_into(self, index: SegmentIndex, end: int, *, groups: bool = False) -> None:
-        """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands.
+    def find_header(self, start: int, end: int) -> int:
+        """Return where the next good header stands at or after ``start``, or ``end``."""
+        at = start
+        while at < end:
+            window = self.read(at, min(SEARCH_BYTES, end - at))
+            found = window.find(MAGIC)
+            while found >= 0:
+                if len(window) - found < HEADER_BYTES:
+                    break
+                if header_at(window, found, at + found, self.seed) is not None:
+                    return at + found
+                found = window.find(MAGIC, found + 1)
+            if len(window) < HEADER_BYTES:
+                break
+            at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
+        return end
 
-        With ``groups`` only whole commits are taken: for an end that nobody has vouched for.
-        """
-        if index.end < PREAMBLE_BYTES:
-            self._check_preamble(index)
-        keys: dict[tuple[int, int], str] = {}
-        group: list[Header] = []
-        for header in self.headers(index.end, end):
-            if not groups:
-                self.take(index, header, keys)
-                index.end = header[9] + HEADER_BYTES + header[7] + header[8]
-                continue
-            group.append(header)
-            if header.marks & END:
-                for each in group:
-                    self.take(index, each, keys)
-                index.end = header.offset + header.size_bytes
-                group.clear()
-
-    def _check_preamble(self, index: SegmentIndex) -> None:
+    def begin_index(self) -> SegmentIndex:
+        """Return an index of nothing yet; a damaged preamble takes nothing away but when the segment was begun."""
+        index = SegmentIndex(self.number, PREAMBLE_BYTES)
         preamble = read_preamble(self.read(0, PREAMBLE_BYTES))
-        if preamble is None or preamble.spool_id != self.spool_id or preamble.segment != self.number:
-            raise SpoolCorrupt(
-                f"{self.path}: the first {PREAMBLE_BYTES} bytes are not those of segment {self.number}; "
-                f"run `gapless spool repair {self.path.parent.parent}`",
-                self.path,
-                0,
-            )
-        if preamble.format > FORMAT:
-            raise SpoolVersion(
-                f"{self.path}: has format {preamble.format}, this Gapless reads up to {FORMAT}; install a later one",
-                self.path,
-            )
-        index.created_ns = preamble.created_ns
-        index.end = PREAMBLE_BYTES
+        if preamble is not None:
+            index.created_ns = preamble.created_ns
+            if preamble.format > FORMAT:
+                raise SpoolVersion(
+                    f"{self.path}: has format {preamble.format}, this one reads up to {FORMAT}; install a later Gapless",
+                    self.path,
+                )
+        return index
 
-    def take(self, index: SegmentIndex, header: Header, keys: dict[tuple[int, int], str]) -> None:
-        """Put one record into an index; ``keys`` remembers the keys of streams."""
-        kind, count, payload_bytes = header[3], header[6], header[8]
-        if kind in (RUN, MESSAGE, LOST):
-            node, incarnation, first, last = header[11:15]
-            key = keys.get((node, incarnation))
-            if key is None:
-                key = keys[node, incarnation] = f"{node:x}.{incarnation:x}"
-            place = (header[9], HEADER_BYTES + header[7] + payload_bytes, header[17])
-            index.add(kind, key, first, last, count, payload_bytes, place)
-        elif kind in KINDS:
-            self._take_rare(index, header)
-        elif not kind & OPTIONAL:
+    def index_into(self, index: SegmentIndex, end: int) -> None:
+        """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands."""
+        keys: dict[tuple[int, int], str] = {}
+        for fields in self._fields(index.end, end):
+            if 0 < fields[3] <= LOST:
+                node_and_life = fields[11:13]
+                key = keys.get(node_and_life)
+                if key is None:
+                    key = keys[node_and_life] = f"{fields[11]:x}.{fields[12]:x}"
+                size_bytes = HEADER_BYTES + fields[7] + fields[8]
+                index.add(
+                    fields[3], key, fields[13], fields[14], fields[6], fields[8], (fields[9], size_bytes, fields[17])
+                )
+            else:
+                self.take_rare(index, Header._make(fields))
+            index.end = fields[9] + HEADER_BYTES + fields[7] + fields[8]
+
+    def take_rare(self, index: SegmentIndex, header: Header) -> None:
+        """Put a record that holds no messages into an index."""
+        if header.kind not in KINDS:
+            if header.kind & OPTIONAL:
+                return
             raise SpoolVersion(
-                f"{self.path}: a record of the unknown kind {kind} at {header.offset}; install a later Gapless",
+                f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; install a later Gapless",
                 self.path,
             )
-
-    def _take_rare(self, index: SegmentIndex, header: Header) -> None:
         body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
         if crc32(body) != header.body_crc:
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gapless.spool import readers as registry
 from gapless.spool.admission import share
 from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolTrimmed, from_os_error
-from gapless.spool.format import HEADER_BYTES, RUN, header_at
+from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, header_at
 from gapless.spool.index import (
     COLLECTED,
     FIRST,
@@ -132,9 +132,11 @@ class SpoolView:
         missing = self._missing.setdefault(number, [])
         if fresh and index.state is not None:
             for each in index.state.streams:
-                low.setdefault(each.key, each.high)
-                before = high.setdefault(each.key, each.high)
-                if each.high > before:
+                held = index.streams.get(each.key)
+                begin = each.high if held is None else min(each.high, held.first - 1)
+                low.setdefault(each.key, begin)
+                before = high.setdefault(each.key, begin)
+                if each.high > before and (held is None or held.first > before + 1):
                     missing.append(Hole(each.key, before + 1, each.high, MISSING))
                     high[each.key] = each.high
                 if each.name:
@@ -170,7 +172,8 @@ class SpoolView:
                 del self._low[key], self._high[key]
                 self._names.pop(key, None)
                 continue
-            begin = started.get(key, parts[0][1].first - 1 if parts else self._high[key])
+            begin = parts[0][1].first - 1 if parts else self._high[key]
+            begin = min(begin, started.get(key, begin))
             self._low[key] = max(self._low[key], begin)
 
     def _looked(self) -> SpoolView:
@@ -294,37 +297,45 @@ class SpoolView:
         return sum(stream.payload_upto(hi) - stream.payload_upto(lo) for _, stream in self._between(key, lo, hi))
 
     def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
-        """Return the last seqno up to which the payload fits the budget, at least that of the first message."""
-        reached = lo
+        """Return the last seqno up to which the payload fits the budget; the first message always does."""
+        reached, taken = lo, False
         for number, stream in self._between(key, lo, hi):
             first, last, kind, payload = (stream.column(which) for which in (FIRST, LAST, KIND, PAYLOAD))
-            for at in range(stream.find(lo + 1), len(last)):
-                if first[at] > hi:
-                    return hi
-                amount = payload[at] - (payload[at - 1] if at else 0)
-                if first[at] <= reached or amount > budget_bytes or last[at] > hi:
-                    took, upto = self._fitting(number, stream, at, (reached, hi, budget_bytes, lo))
-                    if upto < min(last[at], hi):
-                        return max(upto, lo)
-                    amount = took
-                budget_bytes -= amount
-                reached = min(last[at], hi) if kind[at] == RUN else last[at]
-        return min(reached, hi)
+            at, final = stream.find(lo + 1), len(last) - 1
+            while at <= final and first[at] <= hi:
+                goal = (payload[at - 1] if at else 0) + budget_bytes
+                stop = bisect_right(payload, goal, at)
+                if first[at] > reached and stop > at and last[stop - 1] <= hi:
+                    # These records fit as a whole, and so does what is recorded as lost behind them.
+                    budget_bytes = goal - payload[stop - 1]
+                    taken = taken or any(each != LOST for each in kind[at:stop])
+                    reached, at = last[stop - 1], stop
+                    continue
+                if kind[at] == LOST:
+                    reached = min(last[at], hi)
+                elif kind[at] == MESSAGE:
+                    amount = payload[at] - (payload[at - 1] if at else 0)
+                    if last[at] > hi or (taken and amount > budget_bytes):
+                        return reached
+                    reached, taken, budget_bytes = last[at], True, budget_bytes - amount
+                else:
+                    fits, size_bytes = self._fitting(number, stream, at, (reached, hi, budget_bytes), must=not taken)
+                    if reached + fits < min(last[at], hi):
+                        return reached + fits
+                    reached, taken, budget_bytes = reached + fits, True, budget_bytes - size_bytes
+                at += 1
+        return reached
 
-    def _fitting(self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int, int]) -> tuple[int, int]:
-        """Return what of one record fits: bytes, and the seqno up to which; the first message of all always does."""
-        reached, hi, budget_bytes, lo = asked
-        first, last, kind = (stream.column(which)[at] for which in (FIRST, LAST, KIND))
-        if kind != RUN:
-            amount = stream.column(PAYLOAD)[at] - (stream.column(PAYLOAD)[at - 1] if at else 0)
-            fits = last <= hi and (amount <= budget_bytes or reached == lo)
-            return (amount, last) if fits else (0, reached)
+    def _fitting(
+        self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int], *, must: bool
+    ) -> tuple[int, int]:
+        """Return how many of the next messages of a run fit, and their size; with ``must`` at least one."""
+        reached, hi, budget_bytes = asked
+        first, last = stream.column(FIRST)[at], stream.column(LAST)[at]
         head, tail = max(reached + 1 - first, 0), min(last, hi) - first + 1
         ends = list(accumulate(self._lengths(number, stream.column(OFFSET)[at])[head:tail]))
-        count = bisect_right(ends, budget_bytes)
-        if not count and reached == lo:
-            count = 1
-        return (ends[count - 1] if count else 0), first + head + count - 1
+        count = max(bisect_right(ends, budget_bytes), 1 if must else 0)
+        return count, ends[count - 1] if count else 0
 
     def _lengths(self, number: int, offset: int) -> Sequence[int]:
         with self._open(number) as file:

@@ -189,8 +189,8 @@ class Spool:
         now_ns = self._now(collected_ns)
         if isinstance(content, Run):
             run = content if first == expected else content.part(expected, last)
-            views = (run.flags, run.view or view, run.sent_ns, now_ns)
-            draft = Draft(RUN, origin, run.first, last, run.count, run.lengths, run.payload, *views)
+            told = (run.flags, run.view or view, run.sent_ns, now_ns)
+            draft = Draft._make((RUN, origin, run.first, last, run.count, run.lengths, run.payload, *told))
         else:
             draft = _whole(delivery, view, now_ns)
         stream.appended = last
@@ -273,7 +273,8 @@ class Spool:
         self._forget_streams({draft.origin for draft in drafts})
         drafts = [self._state_draft(self._kept_blob), *drafts]
         self._take(drafts, self._store.begin(drafts, self._now(None)))
-        for stream in self._streams.values():
+        for origin in self.marks:
+            stream = self._streams[origin]
             stream.named = stream.name
         self._store.vanished.clear()
         self._state_due = False
@@ -336,6 +337,7 @@ class Spool:
         streams = tuple(
             StreamState(each.key, each.high, each.dropped, each.lost, each.name, each.seen_ns)
             for each in self._streams.values()
+            if each.origin in self.marks
         )
         state = State(self.group, streams, self._store.previous, max(self._first, low))
         return Draft(STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns)

@@ -1,0 +1,193 @@
+"""``gapless collect``: keep what a group sends in a spool, for Spark and others to read."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gapless.cli.joining import attended, group_options, note, read_ports, seconds, until_interrupted
+from gapless.cli.output import json_option, print_json, read_config
+from gapless.errors import ConfigError, GaplessError
+from gapless.units import GIB, KIB, MIB, parse_size
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from gapless.spool.collector import Collector
+    from gapless.spool.status import Status
+
+EVERY_S = 1.0
+"""Time between two looks."""
+PART_S = 0.1
+"""How soon the end of a collector is noticed."""
+
+
+def size(text: str) -> int:
+    """Read a size on the command line: a number of bytes, or text such as 20GiB."""
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{text}: {error}") from None
+
+
+@click.command()
+@click.argument("group")
+@click.option(
+    "--spool",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder of the spool; made if new.",
+)
+@click.option(
+    "--max-bytes", type=size, metavar="SIZE", help="What the spool may hold; 10GiB by default, 0 for no limit."
+)
+@click.option("--max-age", type=seconds, metavar="TIME", help="How old an unread message may get; no limit by default.")
+@click.option(
+    "--on-full",
+    type=click.Choice(["wait", "drop-oldest"]),
+    default="wait",
+    show_default=True,
+    help="At a limit: let senders wait, or drop what is oldest, read or not.",
+)
+@click.option("--segment-bytes", type=size, metavar="SIZE", help="Size of a file of the spool; 64MiB by default.")
+@click.option("--rotate", type=seconds, metavar="TIME", help="Age at which a new file is begun; 10min by default.")
+@click.option("--no-sync", is_flag=True, help="Do not wait for the disk: faster, but not safe if the power fails.")
+@group_options
+@json_option
+def collect(group: str, spool: Path, as_json: bool, no_sync: bool, **options: Any) -> int:
+    """Keep everything that is sent to GROUP, in order, in the spool DIR, until Ctrl-C.
+
+    A message is acknowledged to its sender when it is on disk. When the spool is full senders wait, until readers have
+    read on. Ended or killed, the collector goes on where it was, if it is back within hold_timeout. With --json one
+    object a second and one at the end. docs/collector.md says more.
+    """
+    from gapless.spool.collector import Collector
+
+    told = _options(options)
+    if no_sync:
+        told["sync"] = False
+    collector = Collector(spool, group, **told)
+    with attended():
+        collector.start()
+        code = _run(collector, as_json=as_json)
+    if as_json:
+        print_json({**collector.status.as_dict(), **rates(collector.status, None)})
+    else:
+        note(_summary(collector.status))
+    return code
+
+
+def _run(collector: Collector, *, as_json: bool) -> int:
+    """Collect until Ctrl-C; what goes wrong after the collector had come in is a line, and exit code 1."""
+    begun = False
+    with until_interrupted(), suppress(GaplessError):  # stop() says it
+        collector.joined()
+        begun = True
+        if not as_json:
+            note(f"{collector.group}: collecting into {collector.path} as {collector.name!r}; Ctrl-C ends")
+        _watch(collector, as_json=as_json)
+    try:
+        collector.stop()
+    except GaplessError as error:
+        if not begun:
+            raise
+        note(f"gapless collect: {error}")
+        return 1
+    return 0
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    told = {
+        key: options[key]
+        for key in ("name", "max_bytes", "max_age", "on_full", "segment_bytes", "rotate", "join_timeout")
+        if options[key] not in (None, "")
+    }
+    told.update(
+        discover=options["discover"],
+        transport=options["transport"],
+        host=options["host"],
+        ports=read_ports(options["ports"]),
+        config=read_config(options["profile"], options["config_file"], options["properties"]),
+    )
+    return told
+
+
+def _watch(collector: Collector, *, as_json: bool) -> None:
+    """Show how things stand, once a second, until the collector ends."""
+    before = collector.status
+    if as_json:
+        print_json({**before.as_dict(), **rates(before, None)})
+    shows = not as_json and sys.stderr.isatty()
+    live: AbstractContextManager[Live | None] = nullcontext()
+    if shows:
+        live = Live(line(before, None), console=Console(stderr=True), auto_refresh=False, transient=True)
+    with live as shown:
+        while True:
+            until_s = time.monotonic() + EVERY_S
+            while time.monotonic() < until_s:
+                collector.check()
+                time.sleep(PART_S)
+            now = collector.status
+            if as_json:
+                print_json({**now.as_dict(), **rates(now, before)})
+            elif shown is not None:
+                shown.update(line(now, before), refresh=True)
+            before = now
+
+
+def rates(now: Status, before: Status | None) -> dict[str, float]:
+    """Return what was taken in within a second."""
+    passed_s = 0.0 if before is None else now.at_s - before.at_s
+    if before is None or passed_s <= 0:
+        return {"messages_per_s": 0.0, "mb_per_s": 0.0}
+    return {
+        "messages_per_s": round((now.messages - before.messages) / passed_s, 1),
+        "mb_per_s": round((now.size_bytes - before.size_bytes) / passed_s / 1e6, 3),
+    }
+
+
+def line(now: Status, before: Status | None) -> Text:
+    """Return how things stand, for a person."""
+    speed = rates(now, before)
+    limit = "" if now.room_bytes is None else f" of {short_size(now.used_bytes + now.room_bytes)}"
+    parts = [
+        f"{speed['messages_per_s']:,.0f} messages/s",
+        f"{speed['mb_per_s']:,.1f} MB/s",
+        f"spool {short_size(now.used_bytes)}{limit} in {now.segments} segments",
+        readers(now),
+    ]
+    text = Text.assemble((now.group, "bold"), "  ", ", ".join(parts))
+    if now.waits_for:
+        text.append(f"\nwaits: {now.waits_for}", "red")
+    return text
+
+
+def readers(now: Status) -> str:
+    """Return the readers with what each has not read."""
+    if not now.lag:
+        return "no reader"
+    return "; ".join(f"{name} {lag:,} behind" if lag else f"{name} has all" for name, lag in now.lag.items())
+
+
+def short_size(size_bytes: int) -> str:
+    """Return a size in three digits or so."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.3g} {name}"
+    return f"{size_bytes} B"
+
+
+def _summary(status: Status) -> str:
+    parts = [f"{status.messages:,} messages", f"{status.size_bytes / 1e6:,.1f} MB", f"{status.commits:,} commits"]
+    parts += [f"{count:,} {what}" for what, count in (("lost", status.lost), ("dropped", status.dropped)) if count]
+    parts += [f"{count:,} {what.replace('_', ' ')} not kept" for what, count in status.uncollected.items() if count]
+    return f"{status.group}: {', '.join(parts)}; the spool has {short_size(status.used_bytes)}"

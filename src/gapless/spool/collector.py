@@ -1,0 +1,245 @@
+"""The collector: a durable member that keeps what a group sends in a spool. docs/collector.md says all of it.
+
+``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread of its own. What
+that thread does stands in work.py; here is how it comes in and goes.
+
+On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps its place for
+``hold_timeout``, as it does for every durable member: the next life goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from gapless import blocking
+from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
+from gapless.spool.choices import DEFAULT_NAME, Choices, CollectorOptions
+from gapless.spool.errors import SpoolError
+from gapless.spool.segments import SpoolInfo
+from gapless.spool.status import COLLECTING, FAILED, JOINING, NEW, STOPPED, STOPPING, WAITING, Status, counts_of
+from gapless.spool.work import Work, log
+from gapless.spool.writer import Spool
+from gapless.units import format_size
+
+if TYPE_CHECKING:
+    from gapless.spool.recovery import Recovered
+
+LEAVE_S: Final = 3.0
+"""How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
+PROBE_S: Final = 5.0
+"""How long it may take to find out who has a name."""
+
+
+class Collector:
+    """A member of ``group`` that keeps everything it sends, in order, in the spool at ``spool_path``.
+
+    ``start`` opens the spool and raises what is wrong with it (:class:`~gapless.spool.SpoolLocked` if another collector
+    has it). The group is joined by a thread; ``joined`` waits for that. ``stop`` ends it all. As a context manager
+    it does these three. ``status`` may be looked at by any thread at any time.
+    """
+
+    def __init__(self, spool_path: Path | str, group: str, **options: Unpack[CollectorOptions]) -> None:
+        if type(group) is not str or not group:
+            raise ConfigError(f"group {group!r}: expected a name, the same for all members")
+        self.path = Path(spool_path)
+        self.group = group
+        self._choices = Choices.read(group, options)
+        self._work: Work | None = None
+        self._thread: threading.Thread | None = None
+        self._in: Future[None] = Future()
+        self._stopping = False
+        self._error: Exception | None = None
+        self._state = NEW
+
+    # Coming and going
+
+    def start(self) -> Self:
+        """Open the spool and begin to join the group; raises what is wrong with the spool or the options."""
+        if self._thread is not None or self._stopping:
+            raise LocalProtocolError("this collector was started before: make another one")
+        choices = self._choices
+        spool = Spool.open(
+            self.path,
+            group=self.group,
+            limits=choices.limits,
+            sync=choices.sync,
+            name=choices.name or _default_name(self.path),
+        )
+        try:
+            self._tell(spool.recovered)
+            member = blocking.join(
+                self.group,
+                timeout=choices.join_timeout_s,
+                name=spool.info.name,
+                node=spool.info.node,
+                stores=True,
+                resume=dict(spool.marks),
+                **choices.join,
+            )
+        except BaseException:
+            spool.close()
+            raise
+        work = self._work = Work(spool, member, choices.line_bytes)
+        work.look()
+        self._state = JOINING
+        self._thread = threading.Thread(target=self._run, args=(work,), name="gapless collector", daemon=True)
+        self._thread.start()
+        return self
+
+    def joined(self, timeout_s: float | None = None) -> None:
+        """Wait until the collector is a member; raises what keeps it from being one."""
+        try:
+            self._in.result(timeout_s)
+        except GaplessError:
+            raise
+        except TimeoutError:
+            raise TimedOutError(f"{self.group} could not be joined in this time") from None
+
+    def check(self) -> None:
+        """Raise what has ended this collector, if something has."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Commit and acknowledge what has come, leave the group, let go of the spool; the place in the group is kept.
+
+        Raises what has ended the collector before, and the error of the spool if what had come could not be committed:
+        it was not acknowledged, and comes again.
+        """
+        self._end()
+        self.check()
+
+    def _end(self) -> None:
+        self._stopping = True
+        if self._thread is not None and self._work is not None:
+            if not self._in.done():
+                self._work.member.leave()
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.joined()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self._end()
+
+    @property
+    def name(self) -> str:
+        """The durable name of this collector."""
+        return self._choices.name if self._work is None else self._work.spool.info.name
+
+    @property
+    def status(self) -> Status:
+        """How things stand now."""
+        told: dict[str, Any] = {"group": self.group, "spool": str(self.path), "name": self.name, "state": self._state}
+        work = self._work
+        if work is None:
+            return Status(**told)
+        if work.waits_for and self._state == COLLECTING:
+            told["state"] = WAITING
+        if work.usage is not None:
+            told.update(work.usage._asdict())
+            del told["pending_bytes"]
+        member = work.member
+        if (view := member.view) is not None:
+            told.update(me=str(member.me), view=view.id.number, members=len(view.members))
+        return Status(
+            waits_for=str(self._error or work.waits_for),
+            lives=work.lives,
+            commits=work.commits,
+            commit_ns=work.commit_ns,
+            failures=work.failures,
+            unread=member.unread,
+            **told,
+            **counts_of(work.intake),
+        )
+
+    # The thread
+
+    def _run(self, work: Work) -> None:
+        try:
+            try:
+                self._join(work)
+                while not self._stopping:
+                    work.turn()
+                self._state = STOPPING
+                work.finish()
+            finally:
+                work.member.close(LEAVE_S)
+                work.look()
+                work.spool.close()
+        except Exception as error:  # noqa: BLE001 - told by check, joined and stop
+            self._fail(error)
+        else:
+            self._state = STOPPED
+
+    def _fail(self, error: Exception) -> None:
+        if not self._in.done():
+            if self._stopping:
+                error = ClosedError("the collector was stopped before it had joined")
+                self._state = STOPPED
+            else:
+                self._error, self._state = error, FAILED
+            self._in.set_exception(error)
+            return
+        self._error, self._state = error, FAILED
+        if not isinstance(error, GaplessError):
+            log.error("%s: the collector has failed", self.group, exc_info=error)
+        else:
+            log.error("%s: the collector has ended: %s", self.group, error)
+
+    def _join(self, work: Work) -> None:
+        try:
+            work.member.open()
+        except TimedOutError as error:
+            raise self._why_not(error) from None
+        work.lives = 1
+        self._state = COLLECTING
+        self._in.set_result(None)
+
+    def _why_not(self, error: TimedOutError) -> GaplessError:
+        """Return why the group cannot be joined: somebody may have the name. A member without a name can see that."""
+        if not isinstance(self._choices.join.get("transport", "auto"), str):
+            return error
+        try:
+            with blocking.join(self.group, timeout=PROBE_S, listen=False, **self._choices.join) as probe:
+                roster = probe._own.handle.roster
+                places = () if roster is None else roster.places
+                holders = [str(place.address) for place in places if place.name == self.name]
+        except GaplessError:
+            return error
+        if not holders:
+            return error
+        return ConfigError(
+            f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give this collector a name and "
+            "a spool of its own, or stop the other one"
+        )
+
+    def _tell(self, found: Recovered) -> None:
+        if found.cut_bytes:
+            size = format_size(found.cut_bytes)
+            log.warning("%s: the last %s of segment %d were not whole and are cut", self.path, size, found.segment)
+        for damage in found.damage:
+            log.error("%s: %s; stop this collector and run `gapless spool repair %s`", self.path, damage, self.path)
+
+
+def _default_name(path: Path) -> str:
+    """Return no name if the spool has one, else the one that a new collector gets."""
+    try:
+        SpoolInfo.read(path)
+    except FileNotFoundError:
+        return DEFAULT_NAME
+    except SpoolError:
+        pass  # opening the spool says it better
+    return ""

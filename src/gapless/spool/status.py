@@ -1,0 +1,77 @@
+"""How a collector stands, as one value that any thread may look at."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapless.spool.intake import Intake
+
+NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
+    *("new", "joining", "collecting", "waiting", "stopping"),
+    *("stopped", "failed"),
+)
+"""The states of a collector; ``waiting`` is for the spool, which cannot take more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a collector stands.
+
+    ``messages`` and ``size_bytes`` are those that were taken in, also what came twice and is left out by the spool;
+    ``uncollected`` those that are no part of a stream; ``lag`` is how many messages each reader has not passed. The
+    figures of the spool are those of the last look at it, at most a second ago.
+    """
+
+    group: str
+    spool: str
+    name: str
+    state: str
+    waits_for: str = ""
+    me: str = ""
+    view: int = 0
+    members: int = 0
+    lives: int = 0
+    at_s: float = 0.0
+    messages: int = 0
+    size_bytes: int = 0
+    batches: int = 0
+    commits: int = 0
+    commit_ns: int = 0
+    failures: int = 0
+    lost: int = 0
+    oversized: int = 0
+    unexplained: int = 0
+    dropped: int = 0
+    uncollected: dict[str, int] = field(default_factory=dict)
+    unread: int = 0
+    line_bytes: int = 0
+    used_bytes: int = 0
+    room_bytes: int | None = None
+    segments: int = 0
+    oldest_age_ns: int = 0
+    limited: str = ""
+    lag: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return asdict(self)
+
+
+def counts_of(intake: Intake | None) -> dict[str, Any]:
+    """Return what was taken in by now."""
+    if intake is None:
+        return {}
+    return {
+        "messages": intake.messages,
+        "size_bytes": intake.size_bytes,
+        "batches": intake.batches,
+        "lost": intake.lost,
+        "oversized": intake.oversized,
+        "unexplained": intake.unexplained,
+        "uncollected": dict(intake.uncollected),
+        "line_bytes": intake.line_bytes,
+        "at_s": time.monotonic(),
+    }
