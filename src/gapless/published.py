@@ -24,7 +24,7 @@ from gapless.errors import GaplessError
 from gapless.headers import split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gapless.headers import Headers
     from gapless.wire.frames import Range
@@ -96,10 +96,10 @@ class _Query:
 
 
 class Published:
-    """The rows of sinks that were seen here. ``repeated`` counts those that came again."""
+    """The rows of sinks that were seen here. ``repeated`` counts those that came again, ``changes`` the others."""
 
     def __init__(self) -> None:
-        self.repeated = 0
+        self.repeated = self.changes = 0
         self._queries: OrderedDict[str, _Query] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,17 +119,18 @@ class Published:
             self._queries.move_to_end(row.query)
         fresh = query.take(row.batch, row.row)
         self.repeated += not fresh
+        self.changes += fresh
         return fresh
 
-    def sift(self, payload: bytes, messages: Sequence[bytes]) -> list[Range] | None:
+    def sift(self, payload: bytes, messages: Callable[[], Sequence[bytes]]) -> list[Range] | None:
         """Return which of a run's messages are to be handed on, by their places; None if that is all of them.
 
-        ``payload`` is all of them end to end.
+        ``payload`` is all of them end to end; they are taken apart only if a sink has sent one.
         """
         if _NAME not in payload:
             return None
         before = self.repeated
-        kept = [at for at, message in enumerate(messages) if self.fresh(split(message)[0])]
+        kept = [at for at, message in enumerate(messages()) if self.fresh(split(message)[0])]
         if self.repeated == before:
             return None
         found: list[Range] = []

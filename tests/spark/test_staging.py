@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     staging = Staging(tmp_path, "q")
     staging.stage(0, 0, [batch(b"a")])
     (staging.path / "published.json").write_text("{")
-    with pytest.raises(SinkError, match="published.json cannot be read"):
+    with pytest.raises(SinkError, match=r"published.json cannot be read"):
         staging.published()
     (staging.path / "published.json").write_text('{"version": 9}')
     with pytest.raises(SinkError, match="version 9"):
@@ -209,7 +209,7 @@ MANY = {
     "text": pa.array(['ä"', None]),
     "raw": pa.array([b"\x00\xff", None]),
     "day": pa.array([date(2026, 1, 31), None]),
-    "at": pa.array([datetime(2026, 1, 31, 12, 0, 0, 5, timezone.utc), None], pa.timestamp("us", "UTC")),
+    "at": pa.array([datetime(2026, 1, 31, 12, 0, 0, 5, UTC), None], pa.timestamp("us", "UTC")),
     "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
     "tags": pa.array([["a", "b"], None]),
     "inner": pa.array([{"x": 1, "when": date(2026, 2, 1)}, None]),

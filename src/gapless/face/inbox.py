@@ -244,7 +244,7 @@ class Inbox:
 
     def _sift(self, batch: Batch) -> None:
         """Leave out of a batch what a sink has published before."""
-        kept = self.published.sift(batch.payload, batch.delivery.messages())
+        kept = self.published.sift(batch.payload, batch.delivery.messages)
         if kept is None:
             self._sifted.append(batch)
             return
