@@ -18,6 +18,6 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    running = session("tests", master="local[2]", settings=QUICK)
+    running = session("tests", master="local[2,3]", settings=QUICK)
     yield running
     running.stop()
