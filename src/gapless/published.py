@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ranges import put
 from gapless.errors import GaplessError
-from gapless.headers import split
+from gapless.headers import HEADED, MARK, WRAP_BYTES, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gapless.headers import Headers
     from gapless.wire.frames import Range
@@ -39,6 +39,11 @@ LONGEST_QUERY_BYTES = 255
 """The longest name of a query."""
 
 _NAME = SINK.encode()
+_HEADED = MARK + bytes((HEADED,))
+_FIRST = bytes((len(_NAME),)) + _NAME
+_AT = WRAP_BYTES
+_SIZE = Struct("<I")
+_BLOCK = Struct("<Q")
 _VERSION = 1
 _QUERY = Struct("<BQH")
 _RANGE = Struct("<QQ")
@@ -69,6 +74,17 @@ def row_of(headers: Headers) -> Row | None:
         return Row(query.decode(), *map(int, numbers))
     except (UnicodeDecodeError, ValueError):
         return None
+
+
+def _value_in(message: bytes) -> bytes | None:
+    """Return the header of a sink in a message; where it is the first one, as sinks send it, by a look."""
+    if message.startswith(_FIRST, _AT) and message.startswith(_HEADED):
+        start = _AT + len(_FIRST) + _SIZE.size
+        if len(message) >= start:
+            end = start + _SIZE.unpack_from(message, start - _SIZE.size)[0]
+            if end <= _AT + _BLOCK.unpack_from(message, len(_HEADED))[0] <= len(message):
+                return message[start:end]
+    return split(message)[0].get(SINK) if _NAME in message else None
 
 
 class _Query:
@@ -108,8 +124,9 @@ class Published:
     def fresh(self, headers: Headers) -> bool:
         """Return whether a message with these headers is to be handed on, and remember that it was."""
         row = row_of(headers)
-        if row is None:
-            return True
+        return row is None or self._take(self._query(row), row)
+
+    def _query(self, row: Row) -> _Query:
         query = self._queries.get(row.query)
         if query is None:
             query = self._queries[row.query] = _Query(row.batch)
@@ -117,6 +134,9 @@ class Published:
                 self._queries.popitem(last=False)
         else:
             self._queries.move_to_end(row.query)
+        return query
+
+    def _take(self, query: _Query, row: Row) -> bool:
         fresh = query.take(row.batch, row.row)
         self.repeated += not fresh
         self.changes += fresh
@@ -130,7 +150,7 @@ class Published:
         if _NAME not in payload:
             return None
         before = self.repeated
-        kept = [at for at, message in enumerate(messages()) if self.fresh(split(message)[0])]
+        kept = list(self._places(messages()))
         if self.repeated == before:
             return None
         found: list[Range] = []
@@ -140,6 +160,27 @@ class Published:
             else:
                 found.append((at, at))
         return found
+
+    def _places(self, messages: Sequence[bytes]) -> Iterator[int]:
+        """Return the places of those that are to be handed on; of rows in a row, only the number is looked at."""
+        common, row, query = b"", Row("", 0, 0, 0), _Query(0)
+        for at, message in enumerate(messages):
+            value = _value_in(message)
+            if value is None:
+                yield at
+                continue
+            front, _, number = value.rpartition(b"/")
+            if front == common and number.isdigit():
+                if self._take(query, row._replace(row=int(number))):
+                    yield at
+                continue
+            found = row_of({SINK: value})
+            if found is None:
+                yield at
+                continue
+            common, row, query = front, found, self._query(found)
+            if self._take(query, found):
+                yield at
 
     def encode(self) -> bytes:
         """Return everything that is remembered as bytes, to be kept where the messages are."""

@@ -171,5 +171,5 @@ def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def headers_with(row: bytes, given: Any) -> dict[str, bytes]:
-    """Return the headers of a message: those of its row, and the one that says which row it is."""
-    return {**(dict(given) if given else {}), SINK: row}
+    """Return the headers of a message: the one that says which row it is, first, and those of its row."""
+    return {SINK: row} | dict(given) | {SINK: row} if given else {SINK: row}

@@ -9,7 +9,7 @@ from tests.spark.conftest import QUICK
 
 def main(given: str) -> None:
     told = json.loads(given)
-    spark = session("sink", master="local[2,3]", settings=QUICK)
+    spark = session("sink", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(told["input"])
     writer = rows.writeStream.format("gapless").options(**told["options"])
     writer.option("checkpointLocation", told["checkpoint"]).trigger(availableNow=True).start().awaitTermination()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,9 +35,7 @@ CHILD = Path(__file__).parent / "child.py"
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 
-def started(
-    path: Path, *, commits: int, size_bytes: int = 20, segment_bytes: int = 10**6, file_bytes: int = 0
-) -> subprocess.Popen[str]:
+def started(path: Path, *, commits: int, size_bytes: int = 20, segment_bytes: int = 10**6, file_bytes: int = 0) -> Any:
     numbers = map(str, (commits, size_bytes, segment_bytes, file_bytes))
     return subprocess.Popen(
         [sys.executable, str(CHILD), str(path), *numbers],

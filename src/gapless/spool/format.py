@@ -52,10 +52,11 @@ _REST = Struct("<IBBBxIIQQQQQQQQqq")
 HEADER_BYTES = HEADER.size
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
-_PREAMBLE = Struct("<8sII16sQq")
+_PREAMBLE = Struct("<8sII16sQqI")
 PREAMBLE_BYTES = 64
 
-MAX_TABLE_BYTES = 2**32 - 1
+REPAIRED = 0x01
+"""Flag of a segment: repair has written it anew, and it ends where its file ends, whatever the next one says."""
 
 
 class Header(NamedTuple):
@@ -127,11 +128,12 @@ def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> He
     return Header._make(fields)
 
 
-def pack_preamble(spool_id: bytes, segment: int, created_ns: int) -> bytes:
+def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0) -> bytes:
     """Return the first bytes of a segment."""
-    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns)
+    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns, flags)
     crc = crc32(rest[16:], FORMAT)
-    return _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns).ljust(PREAMBLE_BYTES, b"\0")
+    packed = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns, flags)
+    return packed.ljust(PREAMBLE_BYTES, b"\0")
 
 
 class Preamble(NamedTuple):
@@ -141,16 +143,17 @@ class Preamble(NamedTuple):
     spool_id: bytes
     segment: int
     created_ns: int
+    flags: int = 0
 
 
 def read_preamble(buffer: bytes) -> Preamble | None:
     """Return what a segment says of itself, or None if that is no segment."""
     if len(buffer) < PREAMBLE_BYTES:
         return None
-    magic, version, crc, spool_id, segment, created_ns = _PREAMBLE.unpack_from(buffer)
+    magic, version, crc, spool_id, segment, created_ns, flags = _PREAMBLE.unpack_from(buffer)
     if magic != SEGMENT_MAGIC or crc != crc32(buffer[16 : _PREAMBLE.size], version):
         return None
-    return Preamble(version, spool_id, segment, created_ns)
+    return Preamble(version, spool_id, segment, created_ns, flags)
 
 
 class StreamState(NamedTuple):

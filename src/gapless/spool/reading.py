@@ -10,7 +10,7 @@ from zlib import crc32
 
 from gapless.run import LENGTH_BYTES
 from gapless.spool.errors import SpoolCorrupt
-from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, RUN, Header, header_at, parse_key
+from gapless.spool.format import HEADER, HEADER_BYTES, LOST, MAGIC, MESSAGE, RUN, Header, header_at, parse_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,9 +85,10 @@ def lengths_of(table: memoryview | bytes) -> array[int]:
 class _Wanted:
     """One slice while it is read: ``after`` is the seqno up to which the stream has been seen."""
 
-    __slots__ = ("after", "slice")
+    __slots__ = ("after", "origin", "slice")
 
     def __init__(self, wanted: Slice) -> None:
+        self.origin = parse_key(wanted.stream)
         self.slice = wanted
         self.after = wanted.lo
 
@@ -96,7 +97,8 @@ def read_records(file: SegmentFile, slices: Sequence[Slice]) -> Iterator[Record]
     """Read slices of one segment in one go; the records of each stream come in order, streams as they were written."""
     wanted: dict[tuple[int, int], list[_Wanted]] = {}
     for each in sorted(slices, key=lambda one: one.lo):
-        wanted.setdefault(parse_key(each.stream), []).append(_Wanted(each))
+        part = _Wanted(each)
+        wanted.setdefault(part.origin, []).append(part)
     for start, end in _regions(slices):
         yield from _walk(file, start, end, wanted)
     for parts in wanted.values():
@@ -117,25 +119,48 @@ def _regions(slices: Sequence[Slice]) -> list[tuple[int, int]]:
 
 
 def _walk(file: SegmentFile, start: int, end: int, wanted: dict[tuple[int, int], list[_Wanted]]) -> Iterator[Record]:
-    at, base, window = start, start, memoryview(b"")
+    at, base, limit, window = start, start, start, memoryview(b"")
+    unpack, seed, make = HEADER.unpack_from, file.seed, Record._make
     while at < end:
-        header = header_at(window, at - base, at, file.seed)
-        if header is None or at - base + header.size_bytes > len(window):
-            need_bytes = HEADER_BYTES if header is None else header.size_bytes
-            base, window = at, memoryview(file.read(at, min(max(READ_BYTES, need_bytes), end - at)))
-            header = header_at(window, 0, at, file.seed)
-            if header is not None and len(window) < header.size_bytes <= end - at:
-                window = memoryview(file.read(at, header.size_bytes))
-            if header is None or header.size_bytes > len(window):
+        here = at - base
+        fields = unpack(window, here) if limit - at >= HEADER_BYTES else None
+        if fields is None or at + HEADER_BYTES + fields[7] + fields[8] > limit:
+            header, window = _load(file, at, end)
+            base, here, limit = at, 0, at + len(window)
+            if header is None:
                 # Whose record this was, the seqnos of the next ones tell.
                 at = file.find_header(at + 1, end)
                 continue
-        parts = wanted.get((header[11], header[12]))
-        size_bytes = HEADER_BYTES + header[7] + header[8]
-        if parts is not None and header[3] <= LOST:
-            body = window[at - base + HEADER_BYTES : at - base + size_bytes]
-            yield from _matches(file, header, body, parts)
+            fields = header
+        elif fields[0] != MAGIC or fields[9] != at or fields[1] != crc32(window[here + 8 : here + HEADER_BYTES], seed):
+            at = file.find_header(at + 1, end)
+            continue
+        kind, first, last = fields[3], fields[13], fields[14]
+        size_bytes = HEADER_BYTES + fields[7] + fields[8]
+        parts = wanted.get(fields[11:13])
+        if parts is not None and 0 < kind <= LOST:
+            body = window[here + HEADER_BYTES : here + size_bytes]
+            part = parts[0]
+            if kind != LOST and len(parts) == 1 and first == part.after + 1 and last <= part.slice.hi:
+                # The usual case: the next record, as a whole.
+                if crc32(body) != fields[2]:
+                    raise corrupt(file, at)
+                part.after = last
+                told, cut = (fields[6], fields[4], fields[15], fields[16], fields[17]), fields[7]
+                who = (kind, part.slice.stream, part.origin, part.slice.name, first, last)
+                yield make((*who, *told, body[:cut], body[cut:]))
+            else:
+                yield from _matches(file, Header._make(fields), body, parts)
         at += size_bytes
+
+
+def _load(file: SegmentFile, at: int, end: int) -> tuple[Header | None, memoryview]:
+    """Read on from a record, as a whole and with what follows it; None if no whole record stands there."""
+    window = memoryview(file.read(at, min(READ_BYTES, end - at)))
+    header = header_at(window, 0, at, file.seed)
+    if header is not None and len(window) < header.size_bytes <= end - at:
+        window = memoryview(file.read(at, header.size_bytes))
+    return (None if header is None or header.size_bytes > len(window) else header), window
 
 
 def _matches(file: SegmentFile, header: Header, body: memoryview, parts: list[_Wanted]) -> Iterator[Record]:

@@ -20,6 +20,7 @@ from gapless.spool.format import (
     KINDS,
     OPTIONAL,
     PREAMBLE_BYTES,
+    REPAIRED,
     STATE,
     Header,
     State,
@@ -188,10 +189,16 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Make the index of a sealed segment from its headers; it ends where the next segment says."""
     state = state_after(root, info, number)
     with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
-        end = file.size_bytes
-        if state is not None and state.previous[0] == number:
-            end = min(end, state.previous[1])
-        return index_of(file, end)
+        return index_of(file, sealed_end(file, state))
+
+
+def sealed_end(file: SegmentFile, after: State | None) -> int:
+    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since."""
+    preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
+    repaired = preamble is not None and preamble.flags & REPAIRED
+    if repaired or after is None or after.previous[0] != file.number:
+        return file.size_bytes
+    return min(file.size_bytes, after.previous[1])
 
 
 def state_after(root: Path, info: SpoolInfo, number: int) -> State | None:

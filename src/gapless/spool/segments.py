@@ -264,7 +264,7 @@ class SegmentFile:
             index.created_ns = preamble.created_ns
             if preamble.format > FORMAT:
                 raise SpoolVersion(
-                    f"{self.path}: has format {preamble.format}, this one reads up to {FORMAT}; install a later Gapless",
+                    f"{self.path}: has format {preamble.format}, this reads up to {FORMAT}; install a later Gapless",
                     self.path,
                 )
         return index
