@@ -32,6 +32,7 @@ def spool(tmp_path: Path) -> Path:
         writer.append(Delivery(B, 1, 1, Run.of(B, 1, [headed])))
         writer.append(pieces(B, 2, 4, 70_000))
         writer.append_lost(B, 5, 7)
+        writer.append_lost(B, 8, 9, repeated=True)
         writer.commit()
     SpoolView(root).register("spark", {"a1.5": 60, "b2.7": 4})
     return root
