@@ -210,7 +210,7 @@ class Collector:
         return blocking.join(
             self.group,
             timeout=min(most_s, self._choices.join_timeout_s),
-            name=spool.info.name,
+            name=self.name,
             node=spool.info.node,
             stores=True,
             resume=dict(spool.marks),
