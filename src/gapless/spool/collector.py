@@ -132,7 +132,7 @@ class Collector:
     @property
     def name(self) -> str:
         """The durable name of this collector."""
-        return self._choices.name if self._work is None else self._work.spool.info.name
+        return self._choices.name if self._work is None else self._work.spool.info.name or DEFAULT_NAME
 
     @property
     def hold_timeout_ns(self) -> int:
@@ -210,7 +210,7 @@ class Collector:
         return blocking.join(
             self.group,
             timeout=min(most_s, self._choices.join_timeout_s),
-            name=self.name,
+            name=spool.info.name or DEFAULT_NAME,
             node=spool.info.node,
             stores=True,
             resume=dict(spool.marks),
