@@ -6,9 +6,12 @@ from :func:`pyspark_gapless.session.session`.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_WHERE: dict[str, str] = {}
+if TYPE_CHECKING:
+    from pyspark_gapless.source import DefaultSource as DefaultSource, register as register
+
+_WHERE = {"DefaultSource": "source", "register": "source"}
 """Where each name stands. None may be called as a module of this package is: the module would take its place."""
 
 

@@ -50,11 +50,11 @@ class Installed(NamedTuple):
 def look(environ: Mapping[str, str] | None = None) -> Installed:
     """Return what is installed, or raise with what is wrong and what to do."""
     environ = os.environ if environ is None else environ
-    spec = find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
+    if find_spec("pyspark") is None:
         raise SparkMissingError("PySpark is not installed")
-    package = Path(next(iter(spec.submodule_search_locations)))
-    version = _version_in(package / "version.py")
+    from pyspark import __file__ as file, __version__ as version
+
+    package = Path(file).parent
     if _number(version) < OLDEST:
         raise SparkMissingError(f"PySpark in {package} is {version}, {_shown(OLDEST)} or later is needed")
     home = Path(environ.get("SPARK_HOME") or package)
@@ -92,11 +92,6 @@ def _packages() -> dict[str, str]:
     if wrong:
         raise SparkMissingError("; ".join(wrong))
     return found
-
-
-def _version_in(file: Path) -> str:
-    match = re.search(r"__version__.*=\s*['\"](.+)['\"]", file.read_text(encoding="utf-8")) if file.is_file() else None
-    return "" if match is None else match[1]
 
 
 def _number(version: str) -> tuple[int, ...]:

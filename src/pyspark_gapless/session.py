@@ -7,16 +7,25 @@ environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the sa
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, GaplessError
-from pyspark_gapless import java
+from pyspark_gapless import archive, java
 from pyspark_gapless.cache import cache_directory, write_whole
 from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
-from pyspark_gapless.settings import DEFAULT_OPTIONS, Master, choose_master, defaults, read_master, told_outside
+from pyspark_gapless.settings import (
+    DRIVER_OPTIONS,
+    EXECUTOR_OPTIONS,
+    Master,
+    choose_master,
+    defaults,
+    read_master,
+    told_outside,
+)
 from pyspark_gapless.shipping import package_root, package_zip
 
 if TYPE_CHECKING:
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 """How much Spark may say on standard error, from everything to nothing."""
 
+_REACH_S = 10.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _LOGGING = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
@@ -33,7 +44,10 @@ appender.console.name = stderr
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
 """
+"""The last two lines keep the gateway from choosing a level of its own and saying so."""
 
 
 class SessionError(GaplessError):
@@ -77,14 +91,15 @@ def session(
     chosen = choose_master(master, told, os.environ)
     wanted = defaults(chosen)
     _prepare(chosen, here)
+    _reach(chosen)
     if chosen.kind != "connect" and not _submitted():
-        wanted |= _logging_options(log_level.upper(), here.home)
+        wanted |= _jvm_options(chosen, here.home, log_level.upper(), java.use())
     wanted = {key: value for key, value in wanted.items() if key not in told} | own
     spark = _start(name, chosen, wanted)
     if chosen.kind != "connect":
         spark.sparkContext.setLogLevel(log_level.upper())
     if chosen.kind != "local" if ship is None else ship:
-        spark.addArtifacts(str(package_zip()), pyfile=True)
+        _ship(spark)
     return spark
 
 
@@ -144,6 +159,23 @@ def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) ->
     return running
 
 
+def _reach(master: Master) -> None:
+    """Make sure that somebody listens: Spark itself would try for minutes, and then blame something else."""
+    if master.kind == "connect" and any(os.environ.get(name) for name in _PROXIES):
+        return
+    refused = []
+    for place in master.places:
+        try:
+            with socket.create_connection(place, timeout=_REACH_S):
+                return
+        except OSError as error:
+            refused.append(f"{place[0]}:{place[1]} ({error.strerror or error})")
+    if refused:
+        raise SessionError(
+            f"no Spark listens at {', '.join(refused)}: start it, or name another master than {master.url}"
+        )
+
+
 def _prepare(master: Master, here: Installed) -> None:
     """See to what Spark takes from the environment when it starts."""
     if master.kind == "connect":
@@ -153,8 +185,6 @@ def _prepare(master: Master, here: Installed) -> None:
     if not here.jars:
         raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
     os.environ.pop("SPARK_REMOTE", None)
-    if not _submitted():
-        java.use()
     if master.kind in {"local", "local-cluster", "standalone"}:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # The Python processes of the driver's side (and of a local Spark all of them) import what this process imports.
@@ -164,13 +194,26 @@ def _prepare(master: Master, here: Installed) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
 
 
-def _logging_options(level: str, home: Path) -> dict[str, str]:
+def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
+    """Return how the JVMs start: what they say, and the archive of classes if there is one on their machine."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
-    if (folder / "log4j2.properties").is_file():
-        return {}
-    content = _LOGGING.format(level=level.lower()).encode()
-    file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
-    return {DEFAULT_OPTIONS: f"-Dlog4j2.configurationFile={file.as_uri()}"}
+    logging = ""
+    if not (folder / "log4j2.properties").is_file():
+        content = _LOGGING.format(level=level.lower()).encode()
+        file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
+        logging = f"-Dlog4j2.configurationFile={file.as_uri()}"
+    shared = archive.options(runtime, home)
+    driver = " ".join(filter(None, [logging, shared]))
+    executor = shared if master.kind != "local" and master.on_this_machine else ""
+    return {key: value for key, value in ((DRIVER_OPTIONS, driver), (EXECUTOR_OPTIONS, executor)) if value}
+
+
+def _ship(spark: SparkSession) -> None:
+    """Send the packages to executors, and register the source again: the one that Spark has found goes without them."""
+    from pyspark_gapless.source import register
+
+    spark.addArtifacts(str(package_zip()), pyfile=True)
+    register(spark)
 
 
 def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSession:

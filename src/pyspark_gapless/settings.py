@@ -19,8 +19,12 @@ DEFAULT_MASTER = "local[*]"
 """Where Spark runs unless something else is said: in this process's own JVM, on all cores."""
 MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
 """The environment variables that name a master, the first that is set."""
-DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+CONNECT_PORT = 15002
+"""The port of Spark Connect where a URL names none."""
+DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 """Where options of the driver's JVM go; those of the user come after them."""
+EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
+"""The same for executors."""
 
 _FORMS = {
     "local": re.compile(r"local(\[\s*(?P<cores>\d+|\*)\s*(,\s*\d+\s*)?\])?"),
@@ -41,6 +45,18 @@ class Master(NamedTuple):
     kind: str
     host: str = ""
     cores: int = 0
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Where a server has to listen if Spark is to run there: of these, one at least."""
+        if self.kind not in {"standalone", "connect"}:
+            return []
+        authority = self.url.partition("://")[2].partition("/")[0]
+        found = []
+        for place in authority.split(","):
+            host, _, port = place.rpartition(":") if re.search(r":\d+$", place) else (place, "", str(CONNECT_PORT))
+            found.append((host.strip("[]"), int(port)))
+        return found
 
     @property
     def on_this_machine(self) -> bool:

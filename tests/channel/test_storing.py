@@ -28,7 +28,7 @@ def test_headers_travel_with_every_kind_of_message() -> None:
             await one.send(b"aside", mode="out-of-band", headers=said)
             await one.send(MARK + b"tricky")
             await one.send(b"plain")
-            found = {}
+            found: dict[bytes, dict[str, bytes]] = {}
             while len(found) < 6:
                 message = await two.receive(20)
                 assert message is not None

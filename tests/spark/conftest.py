@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_gapless.session import session
+from tests.spark.cluster import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Options for a JVM that lives for minutes: its start matters more than its speed later."""
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    running = session("tests", master="local[2]", settings=QUICK)
+    running = session("tests", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
     yield running
     running.stop()

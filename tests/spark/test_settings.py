@@ -47,6 +47,20 @@ def test_masters_that_are_not(url: str) -> None:
         settings.read_master(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        ("local[2]", []),
+        ("yarn", []),
+        ("spark://one:7077,[::1]:7078", [("one", 7077), ("::1", 7078)]),
+        ("sc://there", [("there", 15002)]),
+        ("sc://there:443/;use_ssl=true", [("there", 443)]),
+    ],
+)
+def test_where_somebody_has_to_listen(url: str, places: list[tuple[str, int]]) -> None:
+    assert settings.read_master(url).places == places
+
+
 def test_who_says_where_it_runs() -> None:
     told = {"spark.master": "yarn"}
     every = {"GAPLESS_MASTER": "local[3]", "SPARK_REMOTE": "sc://a", "SPARK_MASTER": "spark://b:1"}

@@ -207,7 +207,7 @@ def export(
     if as_json:
         print_json({"path": str(path), "output": str(output), "format": format_ or guessed, "messages": count})
     elif output is not None:
-        console().print(f"{output}: {count:,} messages")
+        click.echo(f"{output}: {count:,} messages")
     return 0
 
 
@@ -243,7 +243,7 @@ def forget(path: Path, reader: str, as_json: bool) -> int:
     if as_json:
         print_json({"path": str(path), "reader": reader, "forgotten": gone})
     elif gone:
-        console().print(f"{reader} is forgotten")
+        click.echo(f"{reader} is forgotten")
     else:
-        console().print(f"{path} has no reader {reader!r}; it has: {', '.join(known) or 'none'}")
+        click.echo(f"{path} has no reader {reader!r}; it has: {', '.join(known) or 'none'}")
     return 0 if gone else 1

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.ready import Expelled, StateReceived, Suspected
+from gapless.core.ready import Expelled, Lost, Oversized, StateReceived, Suspected
 from gapless.sim.judge import Check, Judge
 from gapless.sim.liveness import CLOCK_PERCENT
-from gapless.wire.frames import Alive, Beacon, Leave
+from gapless.wire.frames import CONNECTION, Alive, Beacon, Leave
 
 if TYPE_CHECKING:
     from gapless.config import Config
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.sim.model import Heard, Life
     from gapless.wire import Frame
+    from gapless.wire.frames import Ack
 
 
 def group_bound_ns(config: Config, delay_ns: int, *, durable: bool) -> int:
@@ -115,6 +116,49 @@ class S22(Check):
                 self.fail(f"{life.name} gets no state, though others have one")
 
 
+class S23(Check):
+    """Storing: who stores what it gets acknowledges nothing that is not on its disk, and its disk gets no silent hole.
+
+    An ack may go beyond the disk within a message in pieces that is not whole, and up to where a stream began.
+    """
+
+    name = "S23"
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(judge)
+        self._has: dict[tuple[Address, Address], int] = {}
+
+    def ack_out(self, life: Life, to: Address | None, frame: Ack) -> None:  # noqa: ARG002
+        """What is acknowledged is on the disk."""
+        heard = life.heard.get(frame.origin)
+        if life.stored is None or heard is None or frame.epoch >= CONNECTION:
+            return
+        stored = max(life.stored.get(frame.origin, 0), heard.start)
+        if frame.seqno > stored and heard.stream.whole_from(stored + 2) <= frame.seqno:
+            self.fail(f"{life.name} acknowledges {frame.seqno} of {frame.origin}, {stored} is stored")
+
+    def event(self, life: Life, event: Event) -> None:
+        """What will never come is no hole."""
+        if life.stored is not None and isinstance(event, (Lost, Oversized)):
+            has = self._has_of(life, event.origin)
+            if has is not None and event.first <= has + 1:
+                self._has[life.address, event.origin] = max(has, event.last)
+
+    def delivered(self, life: Life, heard: Heard | None, delivery: Delivery) -> None:  # noqa: ARG002
+        """What is handed out follows what is on the disk, or in line for it."""
+        origin = delivery.origin
+        if life.stored is None or origin == life.address:
+            return
+        has = self._has_of(life, origin)
+        if has is not None and delivery.first > has + 1:
+            self.fail(f"{life.name} delivers {delivery.first} of {origin}, it has {has}")
+        self._has[life.address, origin] = max(has or 0, delivery.last)
+
+    def _has_of(self, life: Life, origin: Address) -> int | None:
+        """Return up to where a life has a stream; None if it has nothing of it."""
+        return self._has.get((life.address, origin), life.resumed.get(origin))
+
+
 class L6(Check):
     """One group: within B3 after the last fault there is one view of exactly those that live, at all of them."""
 
@@ -170,5 +214,5 @@ class Beats(Check):
             self.fail(f"{self.beacons} beacons at rest, at most {most_beacons} are due")
 
 
-BELONGING: tuple[type[Check], ...] = (S20, S21, S22, L6, Beats)
+BELONGING: tuple[type[Check], ...] = (S20, S21, S22, S23, L6, Beats)
 """The checks of this file."""

@@ -172,6 +172,9 @@ class S6(Check):
     def moved(self, life: Life, origin: Address, heard: Heard, window: Window) -> None:  # noqa: ARG002
         """A receiver stores what the model says that it holds, and nothing out of reach."""
         delivered, reach = window.delivered, self.judge.reach
+        if delivered < heard.delivered:
+            self.fail(f"the stream of {origin} stands at {delivered}, and has been at {heard.delivered}")
+            return
         stored = window.stored - (delivered - window.low) if window.keep else window.stored
         held = (heard.held >> (delivered - heard.delivered)).bit_count()
         if stored != held:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gapless.config import UNICASTS
+from gapless.modes import Mode
 from gapless.sim.family import rare_branches, spread, with_profile
 from gapless.sim.faults import NEVER_NS, Clock, Delay, Duplicate, Hold, LateTimers, Partition, Targeted
 from gapless.sim.naming import node_name
@@ -96,7 +97,7 @@ def draw_membership(
     pace = config or draw_pace(split(seed, "gathering config"), slow_reader="slow reader" in on)
     delay_ns = split(seed, "gathering link").choice((50_000, NS_PER_MS, NS_PER_MS, 5 * NS_PER_MS))
     durable = profile in {"nakack4", *UNICASTS}
-    story = _Story(split(seed, "story"), names, pace, delay_ns, character, durable)
+    story = _Story(split(seed, "story"), names, pace, delay_ns, character, durable, split(seed, "disks"))
     story.tell()
     script = Script(
         seed,
@@ -188,11 +189,13 @@ class _Story:
     delay_ns: int
     character: str
     durable: bool
+    disks: Random
     now_ns: int = 0
     actions: list[Action] = field(default_factory=list)
     up: list[str] = field(default_factory=list)
     bursts_ns: list[int] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
+    storing: set[str] = field(default_factory=set)
 
     def tell(self) -> None:
         """Draw everything: the beginning, the incidents, and the end, when everybody that stood still goes on."""
@@ -247,14 +250,16 @@ class _Story:
         spread_ns = self.rng.choice((0, 0, self.config.found_after_ns, 4 * self.config.found_after_ns))
         if self.durable:
             self.named = {name for name in self.names if self.rng.random() < 0.4}
+            self.storing = {name for name in sorted(self.named) if self.disks.random() < 0.5}
         for name in self.names[:count]:
             self._start(name, self.rng.randrange(spread_ns + 1))
         self.now_ns = spread_ns + self.config.found_after_ns
         self._pass(self.rng.choice((0, 1)))
 
     def _start(self, name: str, at_ns: int) -> None:
-        state = self.rng.random() < 0.3
-        self.actions.append(Start(at_ns, name, f"name-{name}" if name in self.named else "", state))
+        state, stores = self.rng.random() < 0.3, name in self.storing
+        durable = f"name-{name}" if name in self.named else ""
+        self.actions.append(Start(at_ns, name, durable, state and not stores, stores))
         if name not in self.up:
             self.up.append(name)
 
@@ -444,7 +449,9 @@ def _work(rng: Random, names: tuple[str, ...], messages: int, story: _Story, con
                 at_ns = rng.choice(story.bursts_ns) + rng.randrange(config.suspect_after_ns)
             else:
                 at_ns = rng.randrange(story.now_ns)
-            actions.append(Send(min(at_ns, story.now_ns), name, payloads))
+            acknowledged = story.durable and story.disks.random() < 0.2
+            mode = Mode.ACKNOWLEDGED if acknowledged else Mode.ORDERED
+            actions.append(Send(min(at_ns, story.now_ns), name, payloads, mode=mode))
     return actions
 
 

@@ -36,6 +36,7 @@ class Host:
         "buffer",
         "buffered_bytes",
         "clock",
+        "disk",
         "due_ns",
         "durable",
         "epoch_ns",
@@ -55,6 +56,8 @@ class Host:
         "received",
         "slow",
         "steady",
+        "stores",
+        "storing",
         "ticket_of",
         "ticks",
         "unread",
@@ -72,6 +75,8 @@ class Host:
         self.member: Member | None = None
         self.durable = ""
         self.wants_state = False
+        self.stores = False
+        self.disk: dict[Address, int] = {}
         self.next_start: Start | None = None
         self.application = Application()
         self._reset()
@@ -93,6 +98,7 @@ class Host:
         self.per_message_ns = 0
         self.unread = 0
         self.reading = False
+        self.storing: dict[Address, int] = {}
         self.received: dict[str, list[bytes]] = {}
         self.ticket_of: list[int] = []
 

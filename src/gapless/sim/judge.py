@@ -310,7 +310,7 @@ class Judge(Learner):
         marks, former = digest.get(origin), life.departed.pop(origin, None)
         start, stream = None if marks is None else marks.delivered, self.model.stream_of(origin, 0)
         if former is None:
-            life.heard[origin] = Heard(stream, start)
+            life.heard[origin] = Heard(stream, start, life.resumed.get(origin, 0))
         else:
             life.heard[origin] = Heard(stream, start, former.delivered if life.transferring else former.end())
             if life.transferring:

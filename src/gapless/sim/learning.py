@@ -285,9 +285,9 @@ class Learner:
                 self.report("S3", f"{event} is reported, but is not gone (up to {heard.gone}) or is there")
             heard.lose(event.first, event.last)
         elif event.start != heard.start:
-            if heard.delivered != heard.start or event.start > heard.gone:
+            if heard.delivered != heard.start or not heard.start < event.start <= heard.gone:
                 self.report("S3", f"{event}: {heard.delivered} was delivered and {heard.gone} is gone")
-            heard.restart(event.start)
+            heard.restart(max(event.start, heard.start))
 
     @staticmethod
     def _learn_given_up(life: Life, event: GivenUp) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gapless.core.participant import Participant
 from gapless.core.rare import never
-from gapless.core.ready import Expelled, Left, StateReceived, StateWanted
+from gapless.core.ready import GROUP as TO_GROUP, Expelled, Left, Lost, Oversized, StateReceived, StateWanted
 from gapless.identity import group_id
 from gapless.sim.application import Application
 from gapless.sim.belonging import group_bound_ns
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gapless.core.rare import Rarely
     from gapless.core.ready import Ready
-    from gapless.identity import Roster
+    from gapless.identity import Address, Roster
     from gapless.sim.script import Leave
 
 GROUP = group_id("gapless.sim")
@@ -40,6 +40,8 @@ GROUP = group_id("gapless.sim")
 
 _RARELY = 0.25
 _STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
+_DISK_NS = (0, 200_000, 2_000_000, 10_000_000, 50_000_000)
+"""How long it may take until what was handed out is stored."""
 
 
 class Lives(Stage):
@@ -80,6 +82,7 @@ class Lives(Stage):
             self.observer.started(host.life)
         elif host.member is None:
             host.durable, host.wants_state, host.next_start = action.durable, action.state, None
+            host.stores = action.stores
             self._join(host)
         else:
             host.next_start = action  # once the present life has ended by itself
@@ -93,7 +96,45 @@ class Lives(Stage):
         life = host.life = self.judge.begin(host.address, host.life_name, participant)
         life.durable, life.transferring = bool(host.durable), host.wants_state
         self.observer.started(life)
-        self._call(host, "join", participant.join, state=host.wants_state)
+        if not host.stores:
+            self._call(host, "join", participant.join, state=host.wants_state)
+            return
+        life.resumed, life.stored = dict(host.disk), host.disk
+        self._call(host, "join", participant.join, state=host.wants_state, resume=host.disk, stores=True)
+
+    # The disk of an application that stores what it gets
+
+    def _keep(self, host: Host, ready: Ready) -> None:
+        """Put what was handed out, or will never come, into the line for the disk; it is stored a little later."""
+        heard = [event for event in ready.events if isinstance(event, (Lost, Oversized))]
+        found = [delivery for delivery in ready.deliveries if delivery.kind == TO_GROUP]
+        for origin, last in [(one.origin, one.last) for one in (*heard, *found)]:
+            if origin != host.address and last > host.disk.get(origin, 0):
+                if not host.storing:
+                    wait_ns = self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+                    self._push(self.now_ns + wait_ns, self._store, host, host.life_name)
+                host.storing[origin] = max(last, host.storing.get(origin, 0))
+
+    def _store(self, host: Host, life: str) -> None:
+        """Store what is in line; what a crash finds there is gone, and one that stands still stores nothing."""
+        if host.member is None or host.life_name != life:
+            return
+        if host.paused:
+            self._push(self.now_ns + _DISK_NS[-1], self._store, host, life)
+            return
+        marks, host.storing = host.storing, {}
+        host.disk.update({origin: max(last, host.disk.get(origin, 0)) for origin, last in marks.items()})
+        wait_ns = self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+        self._push(self.now_ns + wait_ns, self._tell_stored, host, life, marks)
+
+    def _tell_stored(self, host: Host, life: str, marks: dict[Address, int]) -> None:
+        """Tell the machine what is on the disk; a crash may come first, and one that stands still says it later."""
+        if host.member is None or host.life_name != life:
+            return
+        if host.paused:
+            self._push(self.now_ns + _DISK_NS[-1], self._tell_stored, host, life, marks)
+        else:
+            self._call(host, "stored", host.member.stored, marks)
 
     def _rarely(self, who: str) -> Rarely:
         """Return the switch of the rare branches of one life: those that are on fire one time in four."""

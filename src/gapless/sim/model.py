@@ -16,6 +16,8 @@ from gapless.run import BEGIN, END, NOT_BACK, PIECE
 from gapless.sim.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gapless.config import Config
     from gapless.core.member import Member
     from gapless.identity import Address, Roster, View, ViewId
@@ -228,8 +230,9 @@ class Heard:
 
     def move_to(self, delivered: int) -> None:
         """Let delivered move; what lies at or below it is not held any more."""
-        self.held >>= delivered - self.delivered
-        self.skipped >>= delivered - self.delivered
+        moved = max(0, delivered - self.delivered)  # it never goes back, which S6 checks
+        self.held >>= moved
+        self.skipped >>= moved
         self.delivered = delivered
         while self._known and self._known[0][0] <= delivered:
             del self._known[0]
@@ -258,8 +261,10 @@ class Life:
         "name",
         "own_next",
         "past",
+        "resumed",
         "room",
         "roster",
+        "stored",
         "stream",
         "taken",
         "tickets",
@@ -285,6 +290,8 @@ class Life:
         self.room = WaitingRoom()
         self.roster: Roster | None = None
         self.durable = False
+        self.resumed: dict[Address, int] = {}
+        self.stored: Mapping[Address, int] | None = None
         self.let_go: set[str] = set()
         self.confirmed: set[tuple[ViewId, Address]] = set()
         self.covered: dict[tuple[Address, int], int] = {}

@@ -27,13 +27,15 @@ class Start(NamedTuple):
     """A life begins: a process that is not yet a member of any view.
 
     Where members find each other by themselves, it begins to join: under the ``durable`` name, if it has one, and
-    asking for the application's state if ``state``.
+    asking for the application's state if ``state``. With ``stores`` its application has a disk, which outlasts its
+    lives, and the life acknowledges what is on it.
     """
 
     at_ns: int
     who: str
     durable: str = ""
     state: bool = False
+    stores: bool = False
 
 
 class Leave(NamedTuple):

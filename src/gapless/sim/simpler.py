@@ -95,12 +95,16 @@ def drop_actions(search: Search) -> None:
     search.change(actions=[_plain_start(action) for action in search.script.actions])
     for at, action in enumerate(search.script.actions):
         if isinstance(action, Start) and (action.durable or action.state):
-            plain = action._replace(durable=""), action._replace(state=False)
+            plain = (
+                action._replace(durable="", stores=False),
+                action._replace(state=False),
+                action._replace(stores=False),
+            )
             _attempt_first(search, (_with(search, actions=_replaced(search.script.actions, at, one)) for one in plain))
 
 
 def _plain_start(action: Action) -> Action:
-    return action._replace(durable="", state=False) if isinstance(action, Start) else action
+    return action._replace(durable="", state=False, stores=False) if isinstance(action, Start) else action
 
 
 def _keeping(search: Search, actions: list[Action], droppable: list[int], left: list[int]) -> Case:

@@ -28,6 +28,7 @@ from gapless.sim.script import (
     Script,
     Scripted,
 )
+from gapless.sim.seeds import split
 from gapless.sim.sightings import Sightings
 from gapless.sim.tracing import Tracer
 from gapless.wire import decode
@@ -105,6 +106,7 @@ class Stage:
         self.on_ready: Callable[[Host, Ready], None] | None = None
         self.on_event: Callable[[], None] | None = None
         self._heap: list[tuple[Any, ...]] = []
+        self._disk = split(script.seed, "disk")
         self._serial = 0
         self._names: dict[Address, str] = {}
         self._notes: dict[str, Digest] = {}
@@ -293,6 +295,8 @@ class Stage:
         events = ready.events if self.script.membership else None
         if events:
             self._take_state(host, ready)
+        if host.stores:
+            self._keep(host, ready)
         if ready.deliveries:
             self._deliver(host, ready)
         if self.on_ready is not None:
@@ -307,6 +311,9 @@ class Stage:
 
     def _take_state(self, host: Host, ready: Ready) -> None:
         """Let the application have what it is told before it is handed anything."""
+
+    def _keep(self, host: Host, ready: Ready) -> None:
+        """Let an application that has a disk store what it is handed."""
 
     def _react(self, host: Host, ready: Ready) -> None:
         """Do what the shell of a member does about events."""

@@ -18,6 +18,7 @@ The lines, in the order in which they are printed (a file may have them in any o
     7ms a retransmits every 0ms                zero: never
     7ms c pauses                               also: resumes, crashes, leaves, starts
     7ms c starts durable=store state           joins under a durable name, and asks for the application's state
+    7ms c starts durable=store stores          the same, with a disk: it acknowledges what it has stored
     8ms b reads a message per 3ms              or: reads at once
     9ms a notes digest k                       to be used by a view to come
     9ms c learns digest k                      without a view: streams that wait for their start begin there
@@ -117,7 +118,7 @@ def _show_install(action: Install) -> str:
 
 def _show_start(action: Start) -> str:
     name = f" durable={_show_key(action.durable)}" if action.durable else ""
-    return f"starts{name}{' state' if action.state else ''}"
+    return f"starts{name}{' state' if action.state else ''}{' stores' if action.stores else ''}"
 
 
 def _show_read(action: Read) -> str:
@@ -182,8 +183,10 @@ _ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
         (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
         (r"closes? +([a-z]+)", Close),
         (
-            rf"starts?(?: +durable=(?:{_KEY}))?( +state)?",
-            lambda at, who, quoted, plain, state: Start(at, who, _either((quoted, plain)), state is not None),
+            rf"starts?(?: +durable=(?:{_KEY}))?( +state)?( +stores)?",
+            lambda at, who, quoted, plain, *more: Start(
+                at, who, _either((quoted, plain)), *(w is not None for w in more)
+            ),
         ),
         ("leaves?", Leave),
         ("pauses?", Pause),

@@ -252,7 +252,11 @@ def _extents(walk: _Walk, *, beside: bool) -> list[tuple[int, int]]:
         numbers = [number for number in numbers if number <= hint.segment]
     found = []
     for number in numbers:
-        with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
+        try:
+            file = SegmentFile(segment_path(root, number), number, info.spool_id)
+        except FileNotFoundError:
+            continue
+        with file:
             if number != numbers[-1]:
                 found.append((number, sealed_end(file, state_after(root, info, number))))
                 continue

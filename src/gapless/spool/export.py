@@ -63,6 +63,8 @@ def export(
         else:
             count = _parquet(rows, part, progress)
         part.replace(target)
+    except FileNotFoundError:
+        raise ConfigError(f"{target}: there is no folder {target.parent}; make it, or name another file") from None
     except OSError as error:
         raise from_os_error(error, target, "writing it") from error
     finally:

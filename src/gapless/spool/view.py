@@ -37,6 +37,7 @@ from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, list_segments, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+MOST_LOOKS = 10
 KEPT_SEGMENTS = 8
 """Of how many segments the entries stay in memory from one refresh to the next."""
 
@@ -84,6 +85,13 @@ class SpoolView:
 
     def refresh(self) -> None:
         """Look for what has been committed, sealed and trimmed since the last time."""
+        for _ in range(MOST_LOOKS):
+            if self._look_around():
+                break
+        self._fresh = True
+
+    def _look_around(self) -> bool:
+        """Look once; False if a segment was trimmed while this looked, for then another look tells more."""
         hint = None if self._whole else Hint.read(self.path)
         numbers = list_segments(self.path)
         final = numbers[-1] if numbers else 0
@@ -97,14 +105,16 @@ class SpoolView:
             del self._segments[number]
             self._sealed.discard(number)
             self._missing.pop(number, None)
+        steady = True
         for number in numbers:
             if number not in self._sealed:
-                self._look(number, active=number == final, upto=hint.offset if hint and number == final else None)
+                upto = hint.offset if hint and number == final else None
+                steady = self._look(number, active=number == final, upto=upto) and steady
         if gone:
             self._drop_parts(gone)
         if gone or next(reversed(self._segments), 0) != before:
             self._prune()
-        self._fresh = True
+        return steady
 
     def _prune(self) -> None:
         """Let go of streams that the writer has forgotten, and of entries that can be read again."""
@@ -121,18 +131,19 @@ class SpoolView:
                 stream.release()
             self._used.discard(number)
 
-    def _look(self, number: int, *, active: bool, upto: int | None) -> None:
+    def _look(self, number: int, *, active: bool, upto: int | None) -> bool:
         known = self._segments.get(number)
         try:
             index = self._active(number, known, upto) if active else load_index(self.path, self.info, number)
         except FileNotFoundError:
-            return
+            return False
         except OSError as error:
             raise from_os_error(error, segment_path(self.path, number), "reading it") from error
         if not active:
             self._sealed.add(number)
         self._segments[number] = index
         self._sum_up(number, index)
+        return True
 
     def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
         with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:

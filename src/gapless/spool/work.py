@@ -142,6 +142,7 @@ class Work:
         """Make durable what is in line, and acknowledge it; return whether that has worked."""
         spool = self.spool
         pending_bytes, begin_ns = spool.pending_bytes, time.monotonic_ns()
+        self.intake.keep()
         try:
             spool.commit()
         except SpoolError as error:
