@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -45,13 +46,20 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
 
 def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: Path) -> None:
     with stage(1) as place:
-        collector = place.start("collect", "--spool", str(tmp_path / "spool"), "--json")
+        collector = place.start("collect", "--spool", str(tmp_path / "spool"), "--json", "--serve", "0")
         first = json.loads(collector.wait_for("collecting"))
         assert first["members"] == 1
-        collector.wait_for("collecting")
+        where = collector.wait_for("serving", "stderr").split()[-1]
+        SpoolView(tmp_path / "spool").register("spark", {})
+        json.loads(collector.wait_for("spark"))
+        with urlopen(where, timeout=30) as answer:
+            figures = answer.read().decode()
+        assert 'reader="spark"} 0' in figures
+        assert "gapless_spool_used_bytes{" in figures
+        assert "gapless_spool_commits_total{" in figures
         collector.process.send_signal(signal.SIGTERM)
         code, said, complaints = collector.end()
-    assert (code, complaints) == (0, "")
+    assert (code, len(complaints.splitlines())) == (0, 1)
     statuses = [json.loads(text) for text in said.splitlines()]
     assert {*Status.__annotations__, "messages_per_s", "mb_per_s"} == set(statuses[-1])
     assert statuses[-1]["state"] == "stopped"

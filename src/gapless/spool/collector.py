@@ -27,10 +27,13 @@ from gapless.spool.writer import Spool
 from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
+    from gapless.metrics import Look
     from gapless.spool.recovery import Recovered
 
 LEAVE_S: Final = 3.0
 """How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
+LOOK_S: Final = 5.0
+"""How long a look at the member may take."""
 JOIN_ROUNDS: Final = 7
 """After so many times ``found_after`` joining has taken too long."""
 PROBE_S: Final = 5.0
@@ -169,6 +172,12 @@ class Collector:
             **told,
             **counts_of(work.intake),
         )
+
+    def look(self, timeout_s: float = LOOK_S) -> Look:
+        """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus`` takes them."""
+        if self._work is None:
+            raise LocalProtocolError("this collector was not started: there is nothing to look at")
+        return self.status.added_to(self._work.member.look(timeout=timeout_s))
 
     # The thread
 
