@@ -26,8 +26,8 @@ GROUP = "orders"
 KNOBS = {
     "found_after": "500ms",
     "join_interval": "50ms",
-    "heartbeat_interval": "200ms",
-    "suspect_after": "2s",
+    "heartbeat_interval": "300ms",
+    "suspect_after": "6s",
     "verify_timeout": "500ms",
     "merge_interval": "500ms",
     "leave_timeout": "3s",

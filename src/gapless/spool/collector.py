@@ -81,7 +81,6 @@ class Collector:
         except BaseException:
             spool.close()
             raise
-        work.look()
         self._state = JOINING
         self._thread = threading.Thread(target=self._run, args=(work,), name="gapless collector", daemon=True)
         self._thread.start()
@@ -191,8 +190,7 @@ class Collector:
                 work.finish()
             finally:
                 work.member.close(LEAVE_S)
-                work.look()
-                work.spool.close()
+                work.end()
         except Exception as error:  # noqa: BLE001 - told by check, joined and stop
             self._fail(error)
         else:
