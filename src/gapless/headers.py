@@ -90,7 +90,7 @@ def _encode(headers: Any) -> list[bytes]:
 
 
 @lru_cache(maxsize=256)
-def _encode_name(name: str) -> bytes:
+def _encode_name(name: Any) -> bytes:
     """Return the name of a header behind its length; most messages have the same few."""
     if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
         raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
