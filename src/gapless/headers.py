@@ -18,13 +18,11 @@ run has no wrappers costs one search for the mark, whatever the number of its me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gapless.errors import PayloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MARK = b"\x00Gq\xf7"
 """What a wrapped message begins with."""
@@ -77,16 +75,26 @@ def join(payload: bytes, headers: Headers) -> bytes:
     return wrap(HEADED, len(block), block + payload)
 
 
-def _encode(headers: Any) -> Iterable[bytes]:
+def _encode(headers: Any) -> list[bytes]:
     if not isinstance(headers, Mapping):
         raise PayloadError(f"headers={headers!r}: expected values by name, such as {{'kind': b'order'}}")
+    parts: list[bytes] = []
     for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
-            raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
-        if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise PayloadError(f"header {name!r} is {type(value).__name__}: its value has to be bytes")
-        raw = bytes(value)
-        yield b"".join((bytes((len(encoded),)), encoded, _VALUE.pack(len(raw)), raw))
+        raw = value
+        if type(value) is not bytes:
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise PayloadError(f"header {name!r} is {type(value).__name__}: its value has to be bytes")
+            raw = bytes(value)
+        parts += (_encode_name(name), _VALUE.pack(len(raw)), raw)
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _encode_name(name: str) -> bytes:
+    """Return the name of a header behind its length; most messages have the same few."""
+    if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
+        raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
+    return bytes((len(encoded),)) + encoded
 
 
 def may_have(payload: bytes | memoryview) -> bool:
