@@ -90,7 +90,7 @@ def _encode(headers: Any) -> list[bytes]:
 
 
 @lru_cache(maxsize=256)
-def _encode_name(name: str) -> bytes:
+def _encode_name(name: Any) -> bytes:
     """Return the name of a header behind its length; most messages have the same few."""
     if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
         raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
@@ -113,15 +113,15 @@ def split(message: bytes) -> tuple[dict[str, bytes], bytes]:
     return ({}, message) if headers is None else (headers, wrapped.body[wrapped.number :])
 
 
-def _decode(body: bytes, size: int) -> dict[str, bytes] | None:
-    """Return the headers in the first ``size`` bytes; None if that is not what they are."""
-    if size > len(body):
+def _decode(body: bytes, size_bytes: int) -> dict[str, bytes] | None:
+    """Return the headers in the first ``size_bytes`` bytes; None if that is not what they are."""
+    if size_bytes > len(body):
         return None
     headers: dict[str, bytes] = {}
     at = 0
-    while at < size:
+    while at < size_bytes:
         value = at + 1 + body[at] + _VALUE.size
-        if value > size:
+        if value > size_bytes:
             return None
         (length,) = _VALUE.unpack_from(body, value - _VALUE.size)
         try:
@@ -129,7 +129,7 @@ def _decode(body: bytes, size: int) -> dict[str, bytes] | None:
         except UnicodeDecodeError:
             return None
         at = value + length
-        if at > size:
+        if at > size_bytes:
             return None
         headers[name] = body[value:at]
     return headers
