@@ -1,4 +1,4 @@
-"""A standalone cluster on loopback, from the pip package: a master and workers, every port one that the system chose."""
+"""A standalone cluster on loopback, from the pip package: a master and workers, at ports that the system chose."""
 
 from __future__ import annotations
 

@@ -60,6 +60,8 @@ FAULTS = ("missing", "repeated", "out_of_order", "damaged", "foreign")
 
 Place = tuple[str, int]
 """A stream and a seqno in it."""
+Spans = dict[str, dict[int, tuple[int, int]]]
+"""The lowest and the highest seqno of each stream in each batch."""
 
 
 def judge(logs: Mapping[int, Sequence[Step]], table: Iterable[Rows]) -> Verdict:
@@ -67,12 +69,12 @@ def judge(logs: Mapping[int, Sequence[Step]], table: Iterable[Rows]) -> Verdict:
     verdict = Verdict()
     streams: dict[str, dict[int, Letter]] = {}
     places: dict[tuple[int, int], Place] = {}
-    tops: dict[str, tuple[int, int]] = {}
+    spans: Spans = {}
     batches = set()
     for rows in table:
         batches.add(rows.batch)
         verdict.rows += len(rows.seqnos)
-        _order_of_file(verdict, rows, tops)
+        _order_of_file(verdict, rows, spans)
         for origin, seqno, payload in zip(rows.origins, rows.seqnos, rows.payloads, strict=True):
             letter = letters.read(payload)
             where = f"{origin} {seqno} in batch {rows.batch}, {rows.file.name}"
@@ -88,33 +90,39 @@ def judge(logs: Mapping[int, Sequence[Step]], table: Iterable[Rows]) -> Verdict:
     verdict.batches, verdict.streams = len(batches), len(streams)
     for origin, found in streams.items():
         _order_of_stream(verdict, origin, found)
+        _order_of_batches(verdict, origin, spans[origin])
     for number, steps in logs.items():
         _completeness(verdict, number, steps, places)
     _strangers(verdict, logs, places)
     return verdict
 
 
-def _order_of_file(verdict: Verdict, rows: Rows, tops: dict[str, tuple[int, int]]) -> None:
-    """Check that a file has each stream in order, and nothing that an earlier batch has gone beyond."""
+def _order_of_file(verdict: Verdict, rows: Rows, spans: Spans) -> None:
+    """Check that a file has each stream in order, and take down from where to where."""
     last: dict[str, int] = {}
     for origin, seqno in zip(rows.origins, rows.seqnos, strict=True):
         if seqno <= last.get(origin, 0):
             verdict.find("out_of_order", f"{rows.file.name} has {origin} {seqno} after {last[origin]}")
         last[origin] = seqno
-    for origin in last:
-        lowest = min(seqno for one, seqno in zip(rows.origins, rows.seqnos, strict=True) if one == origin)
-        batch, top = tops.get(origin, (rows.batch, 0))
-        # Files of one batch have no order among each other, so only an earlier batch counts.
-        if batch < rows.batch and lowest <= top:
-            verdict.find("out_of_order", f"batch {rows.batch} has {origin} {lowest}, and batch {batch} has {top}")
-        tops[origin] = (rows.batch, max(top, last[origin]))
+        low, high = spans.setdefault(origin, {}).get(rows.batch, (seqno, seqno))
+        spans[origin][rows.batch] = (min(low, seqno), max(high, seqno))
+
+
+def _order_of_batches(verdict: Verdict, origin: str, batches: Mapping[int, tuple[int, int]]) -> None:
+    """Check that each micro-batch goes on where all before it ended; files of one have no order among each other."""
+    top, of = 0, -1
+    for batch, (low, high) in sorted(batches.items()):
+        if low <= top:
+            verdict.find("out_of_order", f"batch {batch} has {origin} {low}, and batch {of} has {top}")
+        if high > top:
+            top, of = high, batch
 
 
 def _order_of_stream(verdict: Verdict, origin: str, found: Mapping[int, Letter]) -> None:
     before: Letter | None = None
     for seqno in sorted(found):
         letter = found[seqno]
-        if before is not None and (before.producer, before.count + 1) != letter[:2]:
+        if before is not None and (before.producer, before.nth + 1) != letter[:2]:
             verdict.find("out_of_order", f"{origin} {seqno} is message {letter[:2]}, after {before[:2]}")
         before = letter
 
@@ -139,10 +147,10 @@ def _completeness(
     verdict.undecided += by_step[letters.TRY] - by_step[letters.ACKED]
 
 
-def _strangers(
-    verdict: Verdict, logs: Mapping[int, Sequence[Step]], places: Mapping[tuple[int, int], Place]
-) -> None:
+def _strangers(verdict: Verdict, logs: Mapping[int, Sequence[Step]], places: Mapping[tuple[int, int], Place]) -> None:
     most = {number: letters.last_count(steps) for number, steps in logs.items()}
     for (number, count), place in places.items():
         if not 1 <= count <= most.get(number, 0):
-            verdict.find("foreign", f"{place[0]} {place[1]} says it is message {count} of producer {number}, never sent")
+            verdict.find(
+                "foreign", f"{place[0]} {place[1]} says it is message {count} of producer {number}, never sent"
+            )

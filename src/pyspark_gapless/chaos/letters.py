@@ -27,7 +27,7 @@ class Letter(NamedTuple):
     """One message, as its payload tells; ``whole`` is whether its checksum is right."""
 
     producer: int
-    count: int
+    nth: int
     whole: bool
 
 

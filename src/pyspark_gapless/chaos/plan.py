@@ -1,8 +1,9 @@
 """What is to be killed, and when: everything that is drawn from a seed.
 
 Two hands kill at the same time, one on the side of the group (producers, the collector), one on the side of Spark (the
-driver, executors, and the Python processes of both), each in an order of its own. So any two may be down together. A
-hand waits until its victim has done a drawn amount of work, then for a drawn part of a second, and kills.
+driver, executors, and the Python processes of both), each in an order of its own. The first also waits for kills of the
+second, so that its own fall before, during and after them. A hand waits until its victim has done a drawn amount of
+work, then for a drawn part of a second, and kills.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Blow(NamedTuple):
     whole: bool
     which: float
     """Which of several, as a share of their list."""
+    after: int = 0
+    """So many kills on the side of Spark come before."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Plan:
 
     seed: int
     producers: int = 2
-    rate: int = 400
+    rate: int = 200
     loss: float = 0.02
     group_kills: int = 4
     spark_kills: int = 3
@@ -82,12 +85,15 @@ class Plan:
     @property
     def rows_per_trigger(self) -> int | None:
         """What a micro-batch takes at most."""
-        return split(self.seed, "rows").choice((None, 4000, 1500))
+        return split(self.seed, "rows").choice((None, 10_000, 5000))
 
     @property
     def group_blows(self) -> list[Blow]:
-        """Who is killed on the side of the group."""
-        return self._draw("group", GROUP_SIDE, (), self.group_kills)
+        """Who is killed on the side of the group: before, between and after the kills of the other side."""
+        blows = self._draw("group", GROUP_SIDE, (), self.group_kills)
+        rng = split(self.seed, "blows after")
+        after = sorted(rng.randint(0, self.spark_kills) for _ in blows)
+        return [blow._replace(after=count) for blow, count in zip(blows, after, strict=True)]
 
     @property
     def spark_blows(self) -> list[Blow]:

@@ -1,6 +1,6 @@
 """One seed: the processes, the hands that kill them, the end, and what is found there.
 
-    gather ── two hands kill under load ── producers stop ── everything drains ── judge
+gather ── two hands kill under load ── producers stop ── everything drains ── judge
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from gapless.spool import SpoolView
 from gapless.spool.check import check
 from pyspark_gapless.chaos import judge, letters, table
-from pyspark_gapless.chaos.cluster import Cluster
-from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, PLANNER, PRODUCER, WORKER, Blow, Plan
+from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, GROUP_SIDE, PLANNER, PRODUCER, WORKER, Blow, Plan
 from pyspark_gapless.chaos.processes import (
     ChaosError,
     Process,
-    command_of,
     descendants,
     environ_with,
     kill,
@@ -34,15 +31,19 @@ from pyspark_gapless.chaos.processes import (
     wait_until,
 )
 from pyspark_gapless.chaos.producer import Task
+from pyspark_gapless.chaos.spark import Spark
 from pyspark_gapless.shipping import package_root
 
 GROUP = "chaos"
 NAME = "collector"
 READER = "chaos"
-PATIENCE_S = 120.0
+BUSY = "Python worker failed to connect back"
+"""What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
+PATIENCE_S = 180.0
 """How long anything may take before a run is given up."""
 
 Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Collector(Process):
@@ -78,90 +79,6 @@ class ProducerProcess(Process):
             self.done = True
 
 
-class DriverProcess(Process):
-    """One life of the driver; figures since the last ``run``."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        self.jvm = 0
-        self.batches = self.rows = 0
-        self.failures: list[str] = []
-        self.ready = self.drained = self.halted = False
-        super().__init__(*args, **more)
-
-    def on_line(self, line: str) -> None:
-        """Take in what it tells."""
-        try:
-            told = json.loads(line)
-        except ValueError:
-            return
-        self.ready |= "ready" in told
-        self.jvm = told.get("jvm", self.jvm)
-        self.drained |= "drained" in told
-        self.halted |= "halted" in told
-        if "batch" in told:
-            self.batches += 1
-            self.rows += told["rows"]
-        if "failed" in told:
-            self.failures.append(told["failed"])
-
-    def run(self, work: dict[str, Any]) -> None:
-        """Let it make a table."""
-        self.batches = self.rows = 0
-        self.failures = []
-        self.drained = self.halted = False
-        self.tell(json.dumps({"do": "run", **work}))
-
-    def planners(self) -> list[int]:
-        """Return the Python process beside the JVM that plans micro-batches."""
-        return [pid for pid in descendants(self.jvm) if "streaming_source_runner" in command_of(pid)]
-
-
-class Spark:
-    """A cluster and its one driver, which serve one seed after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = Cluster(folder / "cluster")
-        self.drivers = 0
-        self._driver: DriverProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.cluster.__enter__()
-        try:
-            self.start()
-        except BaseException:
-            self.cluster.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        self.cluster.__exit__(kind, error, trace)
-
-    @property
-    def driver(self) -> DriverProcess:
-        """The driver of now."""
-        if self._driver is None:
-            self.start()
-        assert self._driver is not None
-        return self._driver
-
-    def start(self) -> None:
-        """Start a driver; it takes its time to get ready."""
-        self.drivers += 1
-        task = json.dumps({"master": self.cluster.url})
-        command = [sys.executable, "-m", "pyspark_gapless.chaos.driver", task]
-        self._driver = DriverProcess(f"driver{self.drivers}", command, self.folder, environ_with(package_root()))
-
-    def stop(self) -> None:
-        """Be rid of the driver."""
-        if self._driver is not None:
-            self._driver.kill()
-            self._driver = None
-
-
 class Stage:
     """The processes of one seed, in a folder of its own."""
 
@@ -177,7 +94,7 @@ class Stage:
         self.producers: dict[int, ProducerProcess] = {}
         self.lives: Counter[int] = Counter()
         self.seconds: dict[str, float] = {}
-        self._acked_before = 0
+        self._acked_before = self._spark_kills = 0
         self._collectors = 0
         self._tell = tell
         self._work = {
@@ -191,7 +108,15 @@ class Stage:
 
     # Starting
 
-    def start_collector(self, *options: str) -> Collector:
+    def collector_options(self) -> list[str]:
+        """Return what else the collector is told."""
+        return []
+
+    def producer_options(self) -> dict[str, Any]:
+        """Return what else producers are told."""
+        return {}
+
+    def start_collector(self) -> Collector:
         """Start the collector."""
         self._collectors += 1
         config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
@@ -199,13 +124,13 @@ class Stage:
             *(sys.executable, "-c", "from gapless.cli import main; main()", "collect", GROUP, "--json"),
             *("--spool", str(self.folder / "spool"), "--segment-bytes", str(self.plan.segment_bytes), "--name", NAME),
             *("--discover", f"dir://{self.folder / 'meeting'}", "--transport", "mesh", "--host", "127.0.0.1"),
-            *("--ports", "0", "--properties", config, "--join-timeout", str(PATIENCE_S), *options),
+            *("--ports", "0", "--properties", config, "--join-timeout", str(PATIENCE_S), *self.collector_options()),
         ]
         name = f"collector{self._collectors}"
         self.collector = Collector(name, command, self.folder, environ_with(package_root()))
         return self.collector
 
-    def start_producer(self, number: int, **more: Any) -> ProducerProcess:
+    def start_producer(self, number: int) -> ProducerProcess:
         """Start the next life of a producer."""
         self.lives[number] += 1
         plan = self.plan
@@ -220,7 +145,7 @@ class Stage:
             seed=plan.seed,
             rate=plan.rate,
             loss=plan.loss,
-            **more,
+            **self.producer_options(),
         )
         command = [sys.executable, "-m", "pyspark_gapless.chaos.producer", task.encode()]
         name = f"producer{number}-{task.life}"
@@ -249,7 +174,7 @@ class Stage:
             self._over.set()
             self.close()
 
-    def _timed(self, name: str, what: Callable[[], Any]) -> Any:
+    def _timed(self, name: str, what: Callable[[], T]) -> T:
         self._tell(name)
         began_s = time.monotonic()
         try:
@@ -277,6 +202,7 @@ class Stage:
 
     def _hand(self, blows: list[Blow]) -> None:
         for blow in blows:
+            self._until(lambda blow=blow: self._spark_kills >= blow.after, "Spark is not struck")  # type: ignore[misc]
             {
                 PRODUCER: self._kill_producer,
                 COLLECTOR: self._kill_collector,
@@ -286,18 +212,21 @@ class Stage:
                 PLANNER: self._kill_planner,
             }[blow.victim](blow)
             self.kills[blow.victim] += 1
+            self._spark_kills += blow.victim not in GROUP_SIDE
             self._tell(f"killed {blow.victim}")
 
     def _when(self, blow: Blow, holds: Callable[[], Any]) -> None:
         """Wait until the victim has done its work, and then a drawn part of a second."""
+        self._until(holds, f"{blow.victim} has not done {blow.work} of its work")
+        self._over.wait(blow.later_s)
 
+    def _until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
             if self._over.is_set():
                 raise ChaosError("the run is over")
             return bool(holds())
 
-        wait_until(now, f"{blow.victim} has not done {blow.work} of its work", PATIENCE_S)
-        self._over.wait(blow.later_s)
+        wait_until(now, what, PATIENCE_S)
 
     def _kill_producer(self, blow: Blow) -> None:
         number = 1 + int(blow.which * self.plan.producers)
@@ -384,8 +313,8 @@ class Stage:
         behind = {key: high for key, high in view.high().items() if committed.get(key, 0) != high}
         if behind:
             self.findings.append(f"the reader is not at the end of the spool: {behind}, not {committed}")
-        for failure in self.failures[self.kills[PLANNER] :]:
-            self.findings.append(f"failed: {failure}")
+        strange = [failure for failure in self.failures if BUSY not in failure]
+        self.findings += [f"the query has failed: {failure}" for failure in strange[self.kills[PLANNER] :]]
         verdict.findings += self.findings
         return verdict
 
