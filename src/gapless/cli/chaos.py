@@ -16,7 +16,7 @@ from gapless.cli.output import console, json_option, make_table, print_json
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark_gapless.chaos.plan import Plan
     from pyspark_gapless.chaos.run import Result
@@ -115,40 +115,45 @@ def _line(result: Result) -> str:
 
 def _show(results: list[Result], totals: dict[str, Any]) -> None:
     screen = console()
-    names = ("sent", "acknowledged", "rows", "missing", "repeated", "out_of_order", "damaged", "foreign")
     rows = [
         (
             str(result.seed),
-            " ".join(f"{victim[0]}{count}" for victim, count in result.kills.items() if count),
-            *(getattr(result.verdict, name) for name in names),
-            result.verdict.batches,
+            _kills(result.kills),
+            *_figures(vars(result.verdict)),
             result.seconds["all"],
-            "yes" if result.is_sound else "NO",
+            result.is_sound,
         )
         for result in results
     ]
-    struck = " ".join(f"{victim[0]}{count}" for victim, count in totals["kills"].items())
     spent_s = round(sum(result.seconds["all"] for result in results), 1)
-    sound = "yes" if all(result.is_sound for result in results) else "NO"
-    batches = sum(result.verdict.batches for result in results)
-    rows.append(("all", struck, *(totals[name] for name in names), batches, spent_s, sound))
-    columns = ("seed", "kills", *(name.replace("_", " ") for name in names), "batches", "seconds", "sound")
+    sound = all(result.is_sound for result in results)
+    rows.append(("all", _kills(totals["kills"]), *_figures(totals), spent_s, sound))
+    columns = ("seed", "kills", "acknowledged", "rows", "missing", "repeated", "other", "s", "sound")
     screen.print(make_table("Killed under load, and what the table has", columns, rows))
-    screen.print("kills: producer, collector, driver, executor, (Python) worker, planner", style="dim")
+    screen.print(
+        "kills of: producer, collector, driver, executor, Python worker, source beside the driver", style="dim"
+    )
     for result in results:
         if result.pressure is not None:
-            _show_pressure(result)
+            _show_pressure(result.pressure)
         if not result.is_sound:
             screen.print(f"seed {result.seed} is in {result.folder}; once more: gapless chaos --seed {result.seed}")
             for finding in result.verdict.findings[:MOST_SHOWN]:
                 screen.print(f"  {finding}", style="red", markup=False)
 
 
-def _show_pressure(result: Result) -> None:
-    seen = result.pressure
-    assert seen is not None
+def _kills(kills: Mapping[str, int]) -> str:
+    return " ".join(f"{count}{victim[0]}" for victim, count in kills.items() if count) or "none"
+
+
+def _figures(found: Mapping[str, Any]) -> tuple[int, ...]:
+    other = sum(found[name] for name in ("out_of_order", "damaged", "foreign"))
+    return (*(found[name] for name in ("acknowledged", "rows", "missing", "repeated")), other)
+
+
+def _show_pressure(seen: Mapping[str, Any]) -> None:
     memory = [
-        (name, round(samples[0] / 1e6, 1), round(max(samples) / 1e6, 1), round(samples[-1] / 1e6, 1))
+        (name, *(round(size_bytes / 1e6, 1) for size_bytes in (samples[0], max(samples), samples[-1])))
         for name, samples in seen["memory"].items()
         if samples
     ]

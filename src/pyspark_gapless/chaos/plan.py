@@ -15,11 +15,11 @@ from gapless.errors import ConfigError
 from gapless.sim.seeds import split
 
 PRODUCER, COLLECTOR = "producer", "collector"
-DRIVER, EXECUTOR, WORKER, PLANNER = "driver", "executor", "worker", "planner"
+DRIVER, EXECUTOR, WORKER, SOURCE = "driver", "executor", "worker", "source"
 GROUP_SIDE = (PRODUCER, COLLECTOR)
 SPARK_SIDE = (DRIVER, EXECUTOR)
-ALSO = (WORKER, PLANNER)
-"""Python processes: those in which an executor runs tasks, and that beside the driver which plans."""
+ALSO = (WORKER, SOURCE)
+"""Python processes: one in which an executor runs tasks, and that beside the driver in which the source plans."""
 VICTIMS = (*GROUP_SIDE, *SPARK_SIDE, *ALSO)
 
 KNOBS = {

@@ -18,10 +18,12 @@ from gapless.units import MIB
 from pyspark_gapless.chaos.processes import wait_until
 from pyspark_gapless.chaos.stage import PATIENCE_S, Stage
 
-MAX_BYTES = 4 * MIB
+MAX_BYTES = 2 * MIB
 """What the spool may hold."""
 SIZE_BYTES = 400
-"""The mean size of a message: the limit is reached within seconds."""
+"""The mean size of a message."""
+RATE = 1000
+"""Messages a second of each producer: the limit is reached within seconds."""
 STILL_S = 1.0
 """Acknowledgements stand still when there was none for so long."""
 LOOK_S = 0.1
@@ -65,8 +67,8 @@ class PressureStage(Stage):
         return ["--max-bytes", str(MAX_BYTES), "--on-full", "wait"]
 
     def producer_options(self) -> dict[str, Any]:
-        """Let producers send larger messages."""
-        return {"size_bytes": SIZE_BYTES}
+        """Let producers send more and larger messages."""
+        return {"size_bytes": SIZE_BYTES, "rate": RATE}
 
     def _kill(self) -> None:
         """Stop Spark instead of killing anything."""

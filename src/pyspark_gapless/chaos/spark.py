@@ -49,7 +49,7 @@ class DriverProcess(Process):
         self.drained = self.halted = False
         self.tell(json.dumps({"do": "run", **work}))
 
-    def planners(self) -> list[int]:
+    def sources(self) -> list[int]:
         """Return the Python process beside the JVM that plans micro-batches."""
         return [pid for pid in descendants(self.jvm) if "streaming_source_runner" in command_of(pid)]
 

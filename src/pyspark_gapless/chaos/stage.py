@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gapless.spool import SpoolView
 from gapless.spool.check import check
 from pyspark_gapless.chaos import judge, letters, table
-from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, GROUP_SIDE, PLANNER, PRODUCER, WORKER, Blow, Plan
+from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, GROUP_SIDE, SOURCE, PRODUCER, WORKER, Blow, Plan
 from pyspark_gapless.chaos.processes import (
     ChaosError,
     Process,
@@ -143,9 +143,8 @@ class Stage:
             config=plan.config,
             log=str(self.log(number)),
             seed=plan.seed,
-            rate=plan.rate,
             loss=plan.loss,
-            **self.producer_options(),
+            **{"rate": plan.rate, **self.producer_options()},
         )
         command = [sys.executable, "-m", "pyspark_gapless.chaos.producer", task.encode()]
         name = f"producer{number}-{task.life}"
@@ -209,7 +208,7 @@ class Stage:
                 DRIVER: self._kill_driver,
                 EXECUTOR: self._kill_executor,
                 WORKER: self._kill_worker,
-                PLANNER: self._kill_planner,
+                SOURCE: self._kill_source,
             }[blow.victim](blow)
             self.kills[blow.victim] += 1
             self._spark_kills += blow.victim not in GROUP_SIDE
@@ -269,12 +268,12 @@ class Stage:
         self._when_batches(blow)
         kill([_choose(wait_until(self.spark.cluster.python_workers, "no Python worker runs", PATIENCE_S), blow)])
 
-    def _kill_planner(self, blow: Blow) -> None:
+    def _kill_source(self, blow: Blow) -> None:
         driver = self.spark.driver
         self._when_batches(blow)
         before = len(driver.failures)
-        kill([_choose(wait_until(driver.planners, "nothing plans", PATIENCE_S), blow)])
-        driver.until(lambda: len(driver.failures) > before, "the query goes on without its planner", PATIENCE_S)
+        kill([_choose(wait_until(driver.sources, "no source runs", PATIENCE_S), blow)])
+        driver.until(lambda: len(driver.failures) > before, "the query goes on without its source", PATIENCE_S)
 
     # The end
 
@@ -314,7 +313,7 @@ class Stage:
         if behind:
             self.findings.append(f"the reader is not at the end of the spool: {behind}, not {committed}")
         strange = [failure for failure in self.failures if BUSY not in failure]
-        self.findings += [f"the query has failed: {failure}" for failure in strange[self.kills[PLANNER] :]]
+        self.findings += [f"the query has failed: {failure}" for failure in strange[self.kills[SOURCE] :]]
         verdict.findings += self.findings
         return verdict
 
