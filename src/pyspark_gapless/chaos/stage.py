@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gapless.spool import SpoolView
 from gapless.spool.check import check
 from pyspark_gapless.chaos import judge, letters, table
-from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, GROUP_SIDE, SOURCE, PRODUCER, WORKER, Blow, Plan
+from pyspark_gapless.chaos.plan import COLLECTOR, DRIVER, EXECUTOR, GROUP_SIDE, PRODUCER, SOURCE, WORKER, Blow, Plan
 from pyspark_gapless.chaos.processes import (
     ChaosError,
     Process,
