@@ -18,7 +18,7 @@ from pyspark_gapless.tables import Table, check_path, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("gapless.spark")
 
@@ -116,7 +116,7 @@ class Step:
     @property
     def name(self) -> str:
         """The name of the table that it fills."""
-        return self.table.kind.name
+        return str(self.table.kind.name)
 
     def start(self, spark: SparkSession, *, every_s: float | None = None) -> StreamingQuery:
         """Start the query: a batch every so many seconds, or with None only what is there now."""
@@ -164,9 +164,7 @@ class Pipeline:
             self._step(lambda spark: self.silver.stream(spark).frame, (keep_good, sum_up), self.gold),
         )
 
-    def _step(
-        self, read: Callable[[SparkSession], DataFrame], chain: tuple[Method, ...], table: Table[Any]
-    ) -> Step:
+    def _step(self, read: Callable[[SparkSession], DataFrame], chain: tuple[Method, ...], table: Table[Any]) -> Step:
         return Step(read, chain, table, self.root / "checkpoints" / table.kind.name)
 
     def _messages(self, spark: SparkSession) -> DataFrame:

@@ -57,6 +57,8 @@ class Table(Generic[D]):
         if target.exists():
             return
         staged = self._staging / f"{batch}-{secrets.token_hex(4)}"
+        # Not Spark's own old form of a time, which others take for something else or refuse.
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         frame.write.parquet(uri(staged))
         rows = _rows_of(staged)
         if not rows:

@@ -1,1 +1,1 @@
-"""A make-believe plant whose sensors send readings: what ``gapless pipeline`` shows the way from a group to tables with."""
+"""A make-believe plant whose sensors send readings: what ``gapless pipeline`` brings through a group into tables."""

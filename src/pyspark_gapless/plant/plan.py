@@ -70,8 +70,8 @@ class Plan:
             raise ConfigError(f"--seconds {self.seconds:g}: expected more than 0")
         if self.master is not None and read_master(self.master).kind == "connect":
             raise ConfigError(
-                f"--master {self.master}: the tables are filled by the driver, which would be behind Spark Connect; name "
-                "local[*], spark://HOST:7077, yarn or k8s://HOST:PORT"
+                f"--master {self.master}: the tables are filled by the driver, which would be behind Spark Connect; "
+                "name local[*], spark://HOST:7077, yarn or k8s://HOST:PORT"
             )
 
     @property
@@ -99,7 +99,9 @@ class About:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             if plan.output.is_dir() and any(_foreign(entry) for entry in plan.output.iterdir()):
-                raise ConfigError(f"{plan.output} is not empty and was not made by a pipeline; name another folder") from None
+                raise ConfigError(
+                    f"{plan.output} is not empty and was not made by a pipeline; name another folder"
+                ) from None
             write_whole(path, json.dumps(asdict(wanted), indent=1).encode() + b"\n")
             return wanted
         except (ValueError, TypeError) as error:
@@ -140,7 +142,9 @@ def locked(output: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
-            raise ConfigError(f"{output}: another pipeline works here (pid {holder}); wait for it, or name another folder") from None
+            raise ConfigError(
+                f"{output}: another pipeline works here (pid {holder}); wait for it, or name another folder"
+            ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield

@@ -165,11 +165,11 @@ class Producer(threading.Thread):
                 self._acknowledge(flying, END_S if self._over.is_set() else None)
 
     def _send_all(self, member: Group, flying: deque[Sent]) -> None:
-        number, due_s = self.ledger.next, time.monotonic()
+        number = self.ledger.next
         self._send(member, flying, number, 1)
         number += 1
-        while not (self.pace.go.wait(LOOK_S) or self._over.is_set()):
-            pass
+        while not (self.pace.go.is_set() or self._over.is_set()):
+            self._wait(flying, LOOK_S)
         due_s = time.monotonic()
         while not self._over.is_set() and (self.messages is None or number <= self.messages):
             if not self.pace.may(number, LOOK_S):
@@ -214,7 +214,7 @@ class Producer(threading.Thread):
         self.ledger.acknowledge(self.kept(self.ledger.lives[-1].origin))
 
     def _settle(self) -> None:
-        """Wait until the spool gets no more of a life that has ended while the collector lives, and go on from there."""
+        """Wait until the spool gets no more of a life that has ended, and go on from there."""
         while self.ledger.lives and not self._over.wait(PAUSE_S):
             before = self.ledger.next
             self._learn()

@@ -93,10 +93,17 @@ def examine(
         acknowledged, problems = against_spool(held, pipeline.spool)
     else:
         acknowledged, problems = against_lives(held, [life for path in ledgers for life in read_lives(path)])
-    bronze, repeated = sum(each.rows for each in held.values()), sum(each.rows - each.distinct for each in held.values())
+    bronze, repeated = (
+        sum(each.rows for each in held.values()),
+        sum(each.rows - each.distinct for each in held.values()),
+    )
     lost = sum(problems.values())
     told = [f"{key}: {count:,} messages were acknowledged and are not in bronze" for key, count in problems.items()]
-    told += [f"{key}: {each.rows - each.distinct:,} rows are repeated" for key, each in held.items() if each.rows > each.distinct]
+    told += [
+        f"{key}: {each.rows - each.distinct:,} rows are repeated"
+        for key, each in held.items()
+        if each.rows > each.distinct
+    ]
     counts = {row[0]: row[1] for row in pipeline.silver.read(spark).frame.groupBy("problem").count().collect()}
     silver, good = sum(counts.values()), counts.pop(None, 0)
     if silver != bronze:
@@ -206,7 +213,7 @@ def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
         there_s = folder.stat().st_mtime
         for path in folder.glob("*.parquet"):
             rows = pq.read_table(path, columns=["sent", "payload"], partitioning=None)
-            sent_us = rows["sent"].cast("int64").to_numpy()
+            sent_us = rows["sent"].cast("timestamp[us, tz=UTC]").cast("int64").to_numpy()
             waits.append(there_s - sent_us / MEGA)
             new_bytes += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
             first_s, last_s = min(first_s, float(sent_us.min(initial=2**62)) / MEGA), max(last_s, there_s)

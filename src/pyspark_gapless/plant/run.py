@@ -10,11 +10,13 @@ On the end: what is in the tables is counted and compared with what was acknowle
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,7 +53,7 @@ class PipelineError(GaplessError):
 
 @dataclass(frozen=True)
 class Stand:
-    """How things stand: what was sent by this run, what the spool holds and the reader lacks, the rows of each table."""
+    """How things stand: what this run has sent, what the spool holds and the reader lacks, the rows of each table."""
 
     phase: str
     seconds: float
@@ -73,6 +75,7 @@ def run(plan: Plan, tell: Tell = lambda _: None, stop: threading.Event | None = 
     """Run the pipeline as the plan says, until it is done or ``stop`` is set, and return what came of it."""
     look()
     java.find()
+    plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
     with locked(plan.output):
         about = About.of(plan)
         return _Run(plan, about, tell, stop or threading.Event()).run()
@@ -91,7 +94,6 @@ class _Run:
         self.producers: list[Producer] = []
         self.collector: Collector | None = None
         self._view: SpoolView | None = None
-        self._read: Mapping[str, int] = {}
 
     def run(self) -> Report:
         if self.about.kind == SPOOL:
@@ -99,7 +101,7 @@ class _Run:
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self._telling("Spark starts"))
-            spark = stack.enter_context(_session(self.plan.master))
+            spark = stack.enter_context(_session(self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
             since = max(self.pipeline.bronze.published(), default=-1) + 1
@@ -123,8 +125,8 @@ class _Run:
         for step in self.pipeline.steps:
             if any(step.table.published()) and not (step.checkpoint / "offsets").is_dir():
                 raise ConfigError(
-                    f"{step.table.folder} has rows, but its checkpoint {step.checkpoint} is gone: nobody knows any more "
-                    "what they are; name another --output"
+                    f"{step.table.folder} has rows, but its checkpoint {step.checkpoint} is gone: nobody knows any "
+                    "more what they are; name another --output"
                 )
 
     # Work
@@ -144,7 +146,7 @@ class _Run:
         self.pipeline.catch_up(spark, TRIES)
 
     def _follow(self, spark: SparkSession) -> None:
-        self._phase = "streaming"
+        self._phase = "first rows"
         followed = [_Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
         try:
             until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
@@ -154,9 +156,9 @@ class _Run:
                 self._check()
                 for each in followed:
                     each.check()
-                self._read = followed[0].offset() or self._read
                 if self.pipeline.bronze.batches > batches or time.monotonic() > first_s:
                     self.pace.go.set()
+                    self._phase = "streaming"
                 if self._are_done():
                     break
         finally:
@@ -194,7 +196,6 @@ class _Run:
     @contextmanager
     def _producing(self) -> Iterator[None]:
         assert self.collector is not None
-        messages = None if self.plan.follow and self.plan.messages is None else self.plan.messages
         with ExitStack() as stack:
             for number in range(1, self.plan.producers + 1):
                 ledger = stack.enter_context(Ledger(self.plan.output / "producers" / f"{number}.jsonl"))
@@ -202,12 +203,12 @@ class _Run:
                     number,
                     group=self.about.where,
                     collector=self.collector.name,
-                    transport=lambda number=number: self._transport(f"producer {number}"),
+                    transport=partial(self._transport, f"producer {number}"),
                     ledger=ledger,
                     kept=self._kept,
                     pace=self.pace,
                     seed=self.about.seed,
-                    messages=messages,
+                    messages=self.plan.messages,
                     rate=self.plan.rate,
                 )
                 self.producers.append(producer)
@@ -257,6 +258,7 @@ class _Run:
         left = [producer.left for producer in self.producers]
         acknowledged = sum(producer.acknowledged for producer in self.producers)
         size_bytes, high = self._spool_figures()
+        read = committed(self.pipeline.steps[0].checkpoint)
         return Stand(
             phase=self._phase,
             seconds=time.monotonic() - self.start_s,
@@ -264,7 +266,7 @@ class _Run:
             acknowledged=acknowledged,
             expected=None if None in left or not left else acknowledged + sum(filter(None, left)),
             spool_bytes=size_bytes,
-            lag=sum(max(0, seqno - self._read.get(key, 0)) for key, seqno in high.items()),
+            lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
             rows={table.kind.name: table.rows for table in tables},
             batches={table.kind.name: table.batches for table in tables},
         )
@@ -280,19 +282,28 @@ class _Run:
             return 0, {}
 
 
+def committed(checkpoint: Path) -> Mapping[str, int]:
+    """Return up to where a query has read a spool and committed what it made of it."""
+    with suppress(OSError, ValueError, IndexError, GaplessError):
+        batches = (int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
+        lines = (checkpoint / "offsets" / f"{max(batches)}").read_text(encoding="utf-8").splitlines()
+        return digest_of(json.loads(lines[2]))
+    return {}
+
+
 class _Followed:
     """A step that follows, and is started again if it fails."""
 
     def __init__(self, step: Step, spark: SparkSession, every_s: float) -> None:
         self.step = step
         self.query = step.start(spark, every_s=every_s)
-        self._again = lambda: step.start(spark, every_s=every_s)
+        self._again = partial(step.start, spark, every_s=every_s)
         self._batches = step.table.batches
         self._failures = 0
 
     def check(self) -> None:
         """Start the query again if it has failed; raise why if it fails again and again."""
-        error = self.query.exception()
+        error: Exception | None = self.query.exception()
         if error is None:
             return
         self._failures = self._failures + 1 if self.step.table.batches == self._batches else 1
@@ -302,23 +313,15 @@ class _Followed:
         log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(str(error)))
         self.query = self._again()
 
-    def offset(self) -> Mapping[str, int]:
-        """Return up to where the query has read a spool."""
-        progress = self.query.lastProgress
-        if progress is None:
-            return {}
-        with suppress(ValueError, GaplessError):
-            return digest_of(json.loads(progress.json)["sources"][0]["endOffset"])
-        return {}
-
 
 @contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
-    """Give a session, and end it if it was not there before."""
+def _session(master: str | None, log_path: Path) -> Iterator[SparkSession]:
+    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
-    spark = session(NAME, master=master, log_level="OFF")
+    with _errors_into(log_path):
+        spark = session(NAME, master=master, log_level="WARN")
     try:
         yield spark
     finally:
@@ -327,15 +330,30 @@ def _session(master: str | None) -> Iterator[SparkSession]:
 
 
 @contextmanager
+def _errors_into(path: Path) -> Iterator[None]:
+    """Let processes that are started in this block write their errors into a file, and not over the progress."""
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+@contextmanager
 def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let the JVM hold a lock: it may outlive the program that started it, and two drivers must not share checkpoints."""
+    """Let the JVM hold a lock: it may outlive the program that started it, and no two may share checkpoints."""
     jvm: Any = spark.sparkContext._jvm
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
     until_s = time.monotonic() + DRIVER_S
     try:
         while file.getChannel().tryLock() is None:
             if time.monotonic() > until_s:
-                raise TimedOutError(f"{path}: the Spark of another run still works here; end it, or name another --output")
+                raise TimedOutError(
+                    f"{path}: the Spark of another run still works here; end it, or name another --output"
+                )
             time.sleep(LOOK_S)
         yield
     finally:
@@ -351,4 +369,3 @@ def _explained() -> Iterator[None]:
         yield
     except PySparkException as error:
         raise PipelineError(reason(str(error))) from error
-
