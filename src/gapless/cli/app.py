@@ -25,6 +25,7 @@ from gapless.cli.doctor import doctor
 from gapless.cli.explore import explore
 from gapless.cli.listen import listen
 from gapless.cli.mutants import mutants
+from gapless.cli.pipeline import pipeline
 from gapless.cli.scenario import scenario
 from gapless.cli.send import send
 from gapless.cli.shrink import shrink
@@ -49,6 +50,7 @@ def cli() -> None:
 
 for command in (
     *(chat, send, listen, collect, spool, top, doctor, bench, soak, chaos),
+    *(chat, send, listen, collect, pipeline, top, doctor, bench, soak),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)
