@@ -49,8 +49,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, collect, spool, top, doctor, bench, soak, chaos),
-    *(chat, send, listen, collect, pipeline, top, doctor, bench, soak),
+    *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)
