@@ -30,7 +30,7 @@ MOST_SHOWN = 20
 @click.option("--first", default=1, show_default=True, metavar="N", type=int, help="The first of them.")
 @click.option("--seed", "only", metavar="N", type=int, help="Run this seed alone, such as one that has failed.")
 @click.option("--producers", default=2, show_default=True, metavar="N", type=int, help="Producers.")
-@click.option("--rate", default=200, show_default=True, metavar="N", type=int, help="Messages a second of each.")
+@click.option("--rate", default=100, show_default=True, metavar="N", type=int, help="Messages a second of each.")
 @click.option("--loss", default=0.02, show_default=True, metavar="SHARE", type=float, help="Datagrams to lose.")
 @click.option("--group-kills", default=4, show_default=True, metavar="N", type=int, help="Of producers and collector.")
 @click.option("--spark-kills", default=3, show_default=True, metavar="N", type=int, help="Of driver and executors.")
@@ -128,7 +128,7 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
     spent_s = round(sum(result.seconds["all"] for result in results), 1)
     sound = all(result.is_sound for result in results)
     rows.append(("all", _kills(totals["kills"]), *_figures(totals), spent_s, sound))
-    columns = ("seed", "kills", "acknowledged", "rows", "missing", "repeated", "other", "s", "sound")
+    columns = ("seed", "kills", "acked", "rows", "missing", "repeated", "other", "s", "sound")
     screen.print(make_table("Killed under load, and what the table has", columns, rows))
     screen.print(
         "kills of: producer, collector, driver, executor, Python worker, source beside the driver", style="dim"

@@ -55,7 +55,7 @@ class Plan:
 
     seed: int
     producers: int = 2
-    rate: int = 200
+    rate: int = 100
     loss: float = 0.02
     group_kills: int = 4
     spark_kills: int = 3
