@@ -26,7 +26,9 @@ MOST_SHOWN = 20
 
 
 @click.command()
-@click.option("--seeds", default=20, show_default=True, metavar="N", type=click.IntRange(1), help="How many seeds.")
+@click.option(
+    "--seeds", default=20, show_default=True, metavar="N", type=click.IntRange(1, 100_000), help="How many seeds."
+)
 @click.option("--first", default=1, show_default=True, metavar="N", type=int, help="The first of them.")
 @click.option("--seed", "only", metavar="N", type=int, help="Run this seed alone, such as one that has failed.")
 @click.option("--producers", default=2, show_default=True, metavar="N", type=int, help="Producers.")
@@ -62,13 +64,14 @@ def chaos(
     except ImportError as error:
         raise ConfigError(f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'") from None
 
+    if not Path("/proc/self/stat").exists():
+        raise ConfigError("gapless chaos finds the processes that it kills under /proc; run it on Linux")
     numbers = range(first, first + seeds) if only is None else [only]
     if back_pressure:
         numbers = numbers[:1]
     plans = [Plan(seed=number, **drawn) for number in numbers]
     found: list[Result] = []
     with _progress(plans, quiet=as_json) as show:
-        running.prepare()
         for result in running.chaos(plans, folder=folder, keep=keep, back_pressure=back_pressure, tell=show):
             found.append(result)
             show(result.seed, "")

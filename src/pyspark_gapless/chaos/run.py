@@ -70,6 +70,7 @@ def chaos(
     kind = PressureStage if back_pressure else Stage
     base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
     base.mkdir(parents=True, exist_ok=True)
+    prepare()
     left = False
     try:
         with Spark(base / "spark") as spark:

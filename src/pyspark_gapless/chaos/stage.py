@@ -39,11 +39,15 @@ NAME = "collector"
 READER = "chaos"
 BUSY = "Python worker failed to connect back"
 """What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 """How long anything may take before a run is given up."""
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
+
+
+class _OverError(ChaosError):
+    """Something else has ended the run."""
 
 
 class Collector(Process):
@@ -195,9 +199,13 @@ class Stage:
             each = [hands.submit(self._hand, blows) for blows in (self.plan.group_blows, self.plan.spark_blows)]
             for hand in each:
                 hand.add_done_callback(lambda done: self._over.set() if done.exception() else None)
-            errors = [error for hand in each if (error := hand.exception()) is not None]
+            try:
+                errors = [error for hand in each if (error := hand.exception()) is not None]
+            except BaseException:
+                self._over.set()
+                raise
         if errors:
-            raise errors[0]
+            raise next((error for error in errors if not isinstance(error, _OverError)), errors[0])
 
     def _hand(self, blows: list[Blow]) -> None:
         for blow in blows:
@@ -222,7 +230,7 @@ class Stage:
     def _until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
             if self._over.is_set():
-                raise ChaosError("the run is over")
+                raise _OverError("the other hand has failed")
             return bool(holds())
 
         wait_until(now, what, PATIENCE_S)
