@@ -170,7 +170,7 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def wait_gone(pids: Sequence[int], within_s: float = 60.0) -> None:
+def wait_gone(pids: Sequence[int], within_s: float = 600.0) -> None:
     """Wait until none of them runs."""
     wait_until(lambda: not any(map(_is_running, pids)), f"processes {pids} do not end", within_s)
 
