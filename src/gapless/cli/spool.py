@@ -89,9 +89,8 @@ def _streams(view: SpoolView) -> list[dict[str, object]]:
     rows = view.rows(low, high)
     holes: dict[str, int] = {}
     for hole in view.lost():
-        if hole.reason == REPEATED:
-            continue
-        holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
+        if hole.reason != REPEATED:
+            holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
     return [
         {
             "stream": key,
