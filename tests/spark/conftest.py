@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    running = session("tests", master="local[2]", settings={"spark.driver.extraJavaOptions": QUICK})
+    running = session("tests", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
     yield running
     running.stop()

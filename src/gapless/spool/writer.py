@@ -35,7 +35,7 @@ from gapless.spool.format import (
 from gapless.spool.index import SegmentIndex
 from gapless.spool.limits import DROP_OLDEST, Limits
 from gapless.spool.lock import Lock
-from gapless.spool.passing import Need, Trimmed, Usage, need_of, unread_rows
+from gapless.spool.passing import Need, Trimmed, Usage, need_of, rows_above, unread_rows
 from gapless.spool.readers import read_readers
 from gapless.spool.recovery import Recovered, recover
 from gapless.spool.segments import SpoolInfo, segment_path
@@ -176,8 +176,18 @@ class Spool:
         self._line.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
 
-    def append_lost(self, origin: Address, first: int, last: int, *, collected_ns: int | None = None) -> None:
-        """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays."""
+    def reached(self, origin: Address) -> int | None:
+        """Return up to where a stream is in line or durable; None if it is new here."""
+        stream = self._streams.get(origin)
+        return None if stream is None else stream.appended
+
+    def append_lost(
+        self, origin: Address, first: int, last: int, *, collected_ns: int | None = None, repeated: bool = False
+    ) -> None:
+        """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays.
+
+        With ``repeated`` they do not count as lost: the spool has the same ones in another stream.
+        """
         if not 0 < first <= last:
             raise LocalProtocolError(f"{first}..{last} is no range of messages")
         stream = self._streams.get(origin)
@@ -192,7 +202,8 @@ class Spool:
         first = stream.appended + 1
         stream.appended = last
         stream.seen_ns = self._now(collected_ns)
-        self._line.append(_lost(origin, first, last, stream.seen_ns))
+        draft = _lost(origin, first, last, stream.seen_ns)
+        self._line.append(draft._replace(rows=0) if repeated else draft)
         self.pending_bytes += HEADER_BYTES
 
     # Committing
@@ -400,7 +411,7 @@ class Spool:
         for key, stream in index.streams.items():
             known = self._streams.get(parse_key(key))
             if known is not None:
-                known.dropped += stream.rows - stream.rows_upto(need.passed(key))
+                known.dropped += rows_above(stream, need.passed(key))
 
     def _finish_drop(self) -> None:
         """Delete what is recorded as dropped."""
