@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -39,23 +39,19 @@ class Staged(WriterCommitMessage):
     part: Part
 
 
-class Writes:
-    """What makes a data source one that can be written to."""
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceArrowWriter:
+    """Return what writes a batch, by the options that were given."""
+    options = sink_options.parse(given)
+    if overwrite:
+        raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
+    return GaplessWriter(options, choose(schema, options.form))
 
-    options: Any
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a batch."""
-        options = sink_options.parse(self.options)
-        if overwrite:
-            raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
-        return GaplessWriter(options, choose(schema, options.form))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
-        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
-        options = sink_options.parse(self.options)
-        root = default_root(options.checkpoint, options.staging)
-        return GaplessStreamWriter(options, choose(schema, options.form), root)
+def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
+    """Return what writes a stream, by the options that were given."""
+    options = sink_options.parse(given)
+    root = default_root(options.checkpoint, options.staging)
+    return GaplessStreamWriter(options, choose(schema, options.form), root)
 
 
 def _stage(
