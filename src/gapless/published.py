@@ -124,7 +124,7 @@ class Published:
     def fresh(self, headers: Headers) -> bool:
         """Return whether a message with these headers is to be handed on, and remember that it was."""
         row = row_of(headers)
-        return row is None or self._take(self._query(row), row)
+        return row is None or self._take(self._query(row), row.batch, row.row)
 
     def _query(self, row: Row) -> _Query:
         query = self._queries.get(row.query)
@@ -136,8 +136,8 @@ class Published:
             self._queries.move_to_end(row.query)
         return query
 
-    def _take(self, query: _Query, row: Row) -> bool:
-        fresh = query.take(row.batch, row.row)
+    def _take(self, query: _Query, batch: int, row: int) -> bool:
+        fresh = query.take(batch, row)
         self.repeated += not fresh
         self.changes += fresh
         return fresh
@@ -163,7 +163,7 @@ class Published:
 
     def _places(self, messages: Sequence[bytes]) -> Iterator[int]:
         """Return the places of those that are to be handed on; of rows in a row, only the number is looked at."""
-        common, row, query = b"", Row("", 0, 0, 0), _Query(0)
+        common, batch, query = b"", 0, _Query(0)
         for at, message in enumerate(messages):
             value = _value_in(message)
             if value is None:
@@ -171,15 +171,15 @@ class Published:
                 continue
             front, _, number = value.rpartition(b"/")
             if front == common and number.isdigit():
-                if self._take(query, row._replace(row=int(number))):
+                if self._take(query, batch, int(number)):
                     yield at
                 continue
             found = row_of({SINK: value})
             if found is None:
                 yield at
                 continue
-            common, row, query = front, found, self._query(found)
-            if self._take(query, found):
+            common, batch, query = front, found.batch, self._query(found)
+            if self._take(query, batch, found.row):
                 yield at
 
     def encode(self) -> bytes:

@@ -92,11 +92,12 @@ class _Walk:
     drafts: list[Draft] = field(default_factory=list)
     changed: bool = False
     whole_state: bool = False
+    before: tuple[int, int] = (0, 0)
 
     def segment(self, number: int, end: int) -> None:
         """Go through one segment up to ``end``."""
         path = segment_path(self.root, number)
-        self.drafts, self.changed, self.whole_state = [], False, False
+        self.drafts, self.changed, self.whole_state, self.before = [], False, False, self.previous
         owed: dict[str, int] = {}
         with SegmentFile(path, number, self.info.spool_id) as file:
             preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
@@ -107,12 +108,13 @@ class _Walk:
                     self._damage(file, item)
                 else:
                     self._good(file, item, owed)
-            if not self.whole_state:
+            if not self.whole_state and end > PREAMBLE_BYTES:
                 self._problem(Problem(path, PREAMBLE_BYTES, "the state that a segment begins with is not there"))
         for key, high in owed.items():
             if high > self.high.get(key, high):
                 self._missing(path, PREAMBLE_BYTES, key, self.high[key] + 1, high)
-        self.previous = (number, end)
+        if end > PREAMBLE_BYTES:
+            self.previous = (number, end)
 
     def _problem(self, problem: Problem) -> None:
         self.report.problems.append(problem)
@@ -195,7 +197,7 @@ class _Walk:
                 StreamState(key, high, *(known[2:] if (known := self.streams.get(key)) else (0, 0, "", 0)))
                 for key, high in self._starts().items()
             )
-            state = State(self.info.group, streams, (0, 0), 0, self.info.name, self.info.node)
+            state = State(self.info.group, streams, self.before, 0, self.info.name, self.info.node)
             self.drafts.insert(0, Draft(STATE, Address(0, 0), 0, 0, len(streams), state.pack()))
         pieces, _ = lay_out(self.drafts, PREAMBLE_BYTES, seed_of(self.info.spool_id, number))
         preamble = pack_preamble(self.info.spool_id, number, created_ns, REPAIRED)

@@ -202,11 +202,16 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def sealed_end(file: SegmentFile, after: State | None) -> int:
-    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since."""
+    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since.
+
+    A segment that the next one does not know as the one before it was never committed to: nothing of it counts.
+    """
     preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
     repaired = preamble is not None and preamble.flags & REPAIRED
-    if repaired or after is None or after.previous[0] != file.number:
+    if repaired or after is None or after.previous[0] > file.number:
         return file.size_bytes
+    if after.previous[0] < file.number:
+        return PREAMBLE_BYTES
     return min(file.size_bytes, after.previous[1])
 
 

@@ -389,37 +389,34 @@ class SpoolView:
         """
         self._looked()
         found: list[Slice] = []
+        damage = self._damage()
         for key in sorted(end):
             lo, hi = self._bounds(key, start, end)
-            if not skip_missing:
-                self._refuse_missing(key, lo, hi)
+            holes = [hole for hole in damage.get(key, ()) if hole.last > lo and hole.first <= hi]
+            if holes and not skip_missing:
+                raise self._refusal(holes[0])
             for number, stream in self._between(key, lo, hi):
-                for each in self._stretches(number, key, stream, max(lo, stream.first - 1), hi):
-                    found += self._cut(number, key, stream, *each, target_bytes)
+                for part in _around(holes, max(lo, stream.first - 1), min(hi, stream.last)):
+                    found += self._cut(number, key, stream, *part, target_bytes)
                 lo = max(lo, min(stream.last, hi))
         return found
 
-    def _refuse_missing(self, key: str, lo: int, hi: int) -> None:
+    def _damage(self) -> dict[str, list[Hole]]:
+        """Return what is missing of each stream, in order."""
+        found: dict[str, list[Hole]] = {}
         for number, index in self._segments.items():
             for hole in (*self._missing.get(number, ()), *index.holes):
-                if hole.stream == key and hole.reason == MISSING and hole.last > lo and hole.first <= hi:
-                    path = segment_path(self.path, number)
-                    raise SpoolCorrupt(
-                        f"{path}: messages {hole.first}..{hole.last} of {key} are missing; see `gapless spool check "
-                        f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair "
-                        f"{self.path}`, or read from a replica",
-                        path,
-                    )
+                if hole.reason == MISSING:
+                    found.setdefault(hole.stream, []).append(hole)
+        return found
 
-    def _stretches(self, number: int, key: str, stream: StreamIndex, lo: int, hi: int) -> Iterator[tuple[int, int]]:
-        """Return the parts of a range between what is missing in this segment."""
-        for hole in self._segments[number].holes:
-            if hole.stream == key and hole.reason == MISSING and lo < hole.last and hole.first <= hi:
-                if hole.first - 1 > lo:
-                    yield lo, hole.first - 1
-                lo = hole.last
-        if min(hi, stream.last) > lo:
-            yield lo, min(hi, stream.last)
+    def _refusal(self, hole: Hole) -> SpoolCorrupt:
+        return SpoolCorrupt(
+            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see `gapless spool check "
+            f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair {self.path}`, or "
+            "read from a replica",
+            self.path,
+        )
 
     def _cut(
         self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
@@ -473,3 +470,14 @@ class SpoolView:
     def forget(self, name: str) -> bool:
         """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
         return registry.forget(self.path, name)
+
+
+def _around(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Return the parts of ``lo + 1 .. hi`` between what is missing."""
+    for hole in holes:
+        if lo < hole.last and hole.first <= hi:
+            if hole.first - 1 > lo:
+                yield lo, hole.first - 1
+            lo = hole.last
+    if hi > lo:
+        yield lo, hi

@@ -35,7 +35,7 @@ from gapless.spool.format import (
 from gapless.spool.index import SegmentIndex
 from gapless.spool.limits import DROP_OLDEST, Limits
 from gapless.spool.lock import Lock
-from gapless.spool.passing import Need, Trimmed, Usage, need_of, unread_rows
+from gapless.spool.passing import Need, Trimmed, Usage, need_of, rows_above, unread_rows
 from gapless.spool.readers import read_readers
 from gapless.spool.recovery import Recovered, recover
 from gapless.spool.segments import SpoolInfo, segment_path
@@ -411,7 +411,7 @@ class Spool:
         for key, stream in index.streams.items():
             known = self._streams.get(parse_key(key))
             if known is not None:
-                known.dropped += stream.rows - stream.rows_upto(need.passed(key))
+                known.dropped += rows_above(stream, need.passed(key))
 
     def _finish_drop(self) -> None:
         """Delete what is recorded as dropped."""
