@@ -54,7 +54,7 @@ def test_every_knob_is_in_the_table() -> None:
 
 def test_the_glossary_stays_short() -> None:
     nouns = re.findall(r"^- \*\*([a-z ]+)\*\*: [A-Z]", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
-    assert 20 <= len(nouns) <= 45
+    assert 20 <= len(nouns) <= 50
     assert len(nouns) == len(set(nouns))
 
 

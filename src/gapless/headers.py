@@ -18,13 +18,11 @@ run has no wrappers costs one search for the mark, whatever the number of its me
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gapless.errors import PayloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MARK = b"\x00Gq\xf7"
 """What a wrapped message begins with."""
@@ -77,16 +75,26 @@ def join(payload: bytes, headers: Headers) -> bytes:
     return wrap(HEADED, len(block), block + payload)
 
 
-def _encode(headers: Any) -> Iterable[bytes]:
+def _encode(headers: Any) -> list[bytes]:
     if not isinstance(headers, Mapping):
         raise PayloadError(f"headers={headers!r}: expected values by name, such as {{'kind': b'order'}}")
+    parts: list[bytes] = []
     for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
-            raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
-        if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise PayloadError(f"header {name!r} is {type(value).__name__}: its value has to be bytes")
-        raw = bytes(value)
-        yield b"".join((bytes((len(encoded),)), encoded, _VALUE.pack(len(raw)), raw))
+        raw = value
+        if type(value) is not bytes:
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise PayloadError(f"header {name!r} is {type(value).__name__}: its value has to be bytes")
+            raw = bytes(value)
+        parts += (_encode_name(name), _VALUE.pack(len(raw)), raw)
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _encode_name(name: Any) -> bytes:
+    """Return the name of a header behind its length; most messages have the same few."""
+    if not isinstance(name, str) or not 0 < len(encoded := name.encode()) <= LONGEST_NAME_BYTES:
+        raise PayloadError(f"header {name!r}: expected a name of 1 to {LONGEST_NAME_BYTES} bytes")
+    return bytes((len(encoded),)) + encoded
 
 
 def may_have(payload: bytes | memoryview) -> bool:
@@ -105,15 +113,15 @@ def split(message: bytes) -> tuple[dict[str, bytes], bytes]:
     return ({}, message) if headers is None else (headers, wrapped.body[wrapped.number :])
 
 
-def _decode(body: bytes, size: int) -> dict[str, bytes] | None:
-    """Return the headers in the first ``size`` bytes; None if that is not what they are."""
-    if size > len(body):
+def _decode(body: bytes, size_bytes: int) -> dict[str, bytes] | None:
+    """Return the headers in the first ``size_bytes`` bytes; None if that is not what they are."""
+    if size_bytes > len(body):
         return None
     headers: dict[str, bytes] = {}
     at = 0
-    while at < size:
+    while at < size_bytes:
         value = at + 1 + body[at] + _VALUE.size
-        if value > size:
+        if value > size_bytes:
             return None
         (length,) = _VALUE.unpack_from(body, value - _VALUE.size)
         try:
@@ -121,7 +129,7 @@ def _decode(body: bytes, size: int) -> dict[str, bytes] | None:
         except UnicodeDecodeError:
             return None
         at = value + length
-        if at > size:
+        if at > size_bytes:
             return None
         headers[name] = body[value:at]
     return headers

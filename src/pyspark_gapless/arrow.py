@@ -212,18 +212,20 @@ class _Rows:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         self._payload = pa.Array.from_buffers(pa.binary(), self.count, buffers)
         self._headers = pa.nulls(self.count, pa.map_(pa.string(), pa.binary()))
-        if headers.may_have(data):
-            self._unwrap(offsets, lengths, data)
-
-    def _unwrap(self, offsets: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], data: bytes) -> None:
-        """Take the wrappers off those messages that have one; the others are not touched."""
-        import numpy as np
-        import pyarrow as pa
-
         rows = np.flatnonzero(lengths >= headers.WRAP_BYTES)
         raw = np.frombuffer(data, np.uint8)
         for at, byte in enumerate(headers.MARK):
             rows = rows[raw[offsets[rows] + at] == byte]
+        if len(rows):
+            self._unwrap(rows, offsets, lengths, data)
+
+    def _unwrap(
+        self, rows: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], data: bytes
+    ) -> None:
+        """Take the wrappers off the messages ``rows``; the others are not touched."""
+        import numpy as np
+        import pyarrow as pa
+
         whole = memoryview(data)
         lengths = lengths.copy()
         found: list[list[tuple[str, bytes]] | None] = [None] * self.count

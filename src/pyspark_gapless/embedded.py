@@ -8,45 +8,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from gapless.errors import ConfigError
 from gapless.spool import SpoolLocked
+from gapless.spool.collector import Collector
 
 log = logging.getLogger("gapless.spark")
 
 RETRY_S: Final = 2.0
 
 
-class Collects(Protocol):
-    """What the source needs of a collector."""
-
-    def start(self) -> object:
-        """Join the group and begin to collect; :class:`~gapless.spool.SpoolLocked` if another one has the spool."""
-
-    def stop(self) -> object:
-        """Leave the group; everything that was acknowledged is on disk."""
-
-
 class Embedded:
     """A collector for as long as a query lives; :meth:`start` never waits for the group."""
 
-    def __init__(
-        self, spool: str, group: str, options: Mapping[str, str], make: Callable[..., Collects] | None = None
-    ) -> None:
+    def __init__(self, spool: str, group: str, options: Mapping[str, Any]) -> None:
         self._spool = Path(spool)
         self._group = group
-        self._options = dict(options)
-        self._make = make or _collector
-        self._collector: Collects | None = None
+        self._options: Any = dict(options)
+        self._collector: Collector | None = None
         self._error: Exception | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to collect, or to wait for the spool to be free."""
+        """Begin to collect, or to wait for the spool to be free; raises what is wrong with the options."""
         self._spool.parent.mkdir(parents=True, exist_ok=True)
         if not self._try():
             self._thread = threading.Thread(target=self._wait, name="gapless-collector-wait", daemon=True)
@@ -56,6 +43,8 @@ class Embedded:
         """Raise what has gone wrong since."""
         if self._error is not None:
             raise self._error
+        if self._collector is not None:
+            self._collector.check()
 
     def stop(self) -> None:
         """Stop collecting; what is in the spool stays."""
@@ -67,11 +56,11 @@ class Embedded:
             self._collector = None
 
     def _try(self) -> bool:
-        collector = self._make(self._spool, self._group, **self._options)
+        collector = Collector(self._spool, self._group, **self._options)
         try:
             collector.start()
         except SpoolLocked as error:
-            log.info("another collector fills %s: %s", self._spool, error)
+            log.info("another collector fills the spool: %s", error)
             return False
         self._collector = collector
         return True
@@ -83,11 +72,3 @@ class Embedded:
                     return
         except Exception as error:  # noqa: BLE001 - told to the query by check()
             self._error = error
-
-
-def _collector(spool: Path, group: str, **options: Any) -> Collects:
-    try:
-        from gapless.spool.collector import Collector
-    except ImportError:
-        raise ConfigError('the option "group" needs a collector, which this version of Gapless does not have') from None
-    return Collector(spool, group, **options)  # type: ignore[no-any-return]

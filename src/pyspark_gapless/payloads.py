@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gapless.errors import ConfigError
@@ -252,6 +253,8 @@ def _conversion(kind: pa.DataType, *, text: bool) -> Callable[[Any], Any]:
     if kinds.is_timestamp(kind) or kinds.is_date(kind):
         read = datetime.fromisoformat if kinds.is_timestamp(kind) else date.fromisoformat
         return lambda value: read(value) if isinstance(value, str) else value
+    if kinds.is_decimal(kind):
+        return lambda value: Decimal(value) if isinstance(value, str) else value
     if kinds.is_string(kind):
         return _unless_null(str, lambda value: value)
     return lambda value: value

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gapless.spool import Hole, Reader, SpoolError, SpoolMismatch, SpoolView, readers
-from gapless.spool.index import NEVER_CAME, SegmentIndex
+from gapless.spool.index import MISSING, SegmentIndex
 from gapless.spool.segments import segment_path
 from pyspark_gapless.offsets import DataLossError, Digest, Span, cover, loss_message, merged, share
 from pyspark_gapless.planning import Ranges, Stretch, pack, partition_count, stretches
@@ -64,7 +64,7 @@ class Replicas:
         self._high = [{} if view is None else view.high() for view in self.views]
         holes = [[] if view is None else view.lost() for view in self.views]
         self._lost = [_by_stream(found) for found in holes]
-        self._never = [_by_stream(hole for hole in found if hole.reason == NEVER_CAME) for found in holes]
+        self._never = [_by_stream(hole for hole in found if hole.reason != MISSING) for found in holes]
         self._dropped = [{} if view is None else view.dropped() for view in self.views]
 
     def _open(self, at: int, path: Path) -> SpoolView | None:

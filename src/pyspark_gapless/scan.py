@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
+SMALL_BYTES: Final = 2048
 BATCH_ROWS: Final = 16 * 1024
 BATCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -66,16 +67,15 @@ def scan(path: Path, seed: int, begin: int, end: int, wanted: Wanted) -> Iterato
     except OSError as error:
         raise from_os_error(error, path, "opening it") from error
     try:
-        at = begin
-        buffer = bytearray(min(BLOCK_BYTES, end - begin))
+        at, size_bytes = begin, BLOCK_BYTES
         while at < end:
-            block = _read(descriptor, path, at, min(len(buffer), end - at), buffer)
+            block = _read(descriptor, path, at, min(size_bytes, end - at))
             walked = _walk(block, path, seed, at)
             if walked.next == at and walked.error is None:
-                if walked.need_bytes <= len(block):
+                if len(block) < min(size_bytes, end - at) or walked.need_bytes <= len(block):
                     raise _corrupt(path, at, "the segment ends within it")
                 # A record that is larger than a block.
-                buffer = bytearray(walked.need_bytes)
+                size_bytes = walked.need_bytes
                 continue
             yield from _chunks(block, path, walked, at, wanted)
             if walked.error is not None:
@@ -85,31 +85,28 @@ def scan(path: Path, seed: int, begin: int, end: int, wanted: Wanted) -> Iterato
         os.close(descriptor)
 
 
-def _read(descriptor: int, path: Path, at: int, size_bytes: int, buffer: bytearray) -> memoryview:
-    view = memoryview(buffer)[:size_bytes]
-    done = 0
+def _read(descriptor: int, path: Path, at: int, size_bytes: int) -> bytes:
     try:
-        while done < size_bytes and (count := os.preadv(descriptor, [view[done:]], at + done)):
-            done += count
+        data = os.pread(descriptor, size_bytes, at)
+        while 0 < len(data) < size_bytes and (more := os.pread(descriptor, size_bytes - len(data), at + len(data))):
+            data += more
     except OSError as error:
         raise from_os_error(error, path, f"reading at {at}") from error
-    return view[:done]
+    return data
 
 
 class _Walked(NamedTuple):
-    """The whole records of a block: where each starts and its header behind the first eight bytes."""
+    """The headers of the whole records of a block, each behind its first eight bytes."""
 
-    starts: list[int]
-    heads: list[memoryview]
+    heads: list[bytes]
     next: int
     need_bytes: int
     error: SpoolError | None
 
 
-def _walk(block: memoryview, path: Path, seed: int, base: int) -> _Walked:
+def _walk(block: bytes, path: Path, seed: int, base: int) -> _Walked:
     unpack, crc, header_bytes, size_bytes = _START.unpack_from, crc32, HEADER_BYTES, len(block)
-    starts: list[int] = []
-    heads: list[memoryview] = []
+    heads: list[bytes] = []
     at = 0
     need_bytes = header_bytes
     while at + header_bytes <= size_bytes:
@@ -117,25 +114,25 @@ def _walk(block: memoryview, path: Path, seed: int, base: int) -> _Walked:
         body = at + header_bytes
         head = block[at + 8 : body]
         if magic != MAGIC or crc(head, seed) != header_crc:
-            return _Walked(starts, heads, base + at, 0, _corrupt(path, base + at, "its header is not what was written"))
+            return _Walked(heads, base + at, 0, _corrupt(path, base + at, "its header is not what was written"))
         after = body + table_bytes + payload_bytes
         if after > size_bytes:
             need_bytes = after - at
             break
-        starts.append(at)
         heads.append(head)
         at = after
-    return _Walked(starts, heads, base + at, need_bytes, None)
+    return _Walked(heads, base + at, need_bytes, None)
 
 
-def _chunks(block: memoryview, path: Path, walked: _Walked, base: int, wanted: Wanted) -> Iterator[Chunk]:
+def _chunks(block: bytes, path: Path, walked: _Walked, base: int, wanted: Wanted) -> Iterator[Chunk]:
     import numpy as np
 
-    starts = np.array(walked.starts, np.int64)
     head = np.frombuffer(b"".join(walked.heads), list(_REST))
-    if (head["offset"] != (starts + base).view(np.uint64)).any():
-        at = int(starts[head["offset"] != starts + base][0]) + base
-        raise _corrupt(path, at, "it was written for another place")
+    sizes = HEADER_BYTES + head["table"].astype(np.int64) + head["payload"].astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    elsewhere = np.flatnonzero(head["offset"].astype(np.int64) != starts + base)
+    if len(elsewhere):
+        raise _corrupt(path, int(starts[elsewhere[0]]) + base, "it was written for another place")
     get = wanted.get
     nobody = (-1, 0, 0)
     found = [get(key, nobody) for key in zip(head["node"].tolist(), head["incarnation"].tolist(), strict=True)]
@@ -148,9 +145,11 @@ def _chunks(block: memoryview, path: Path, walked: _Walked, base: int, wanted: W
         return
     head, place, above, upto, starts = head[picked], place[picked], above[picked], upto[picked], starts[picked]
     rows = np.where(head["kind"] == RUN, head["count"], 1).astype(np.int64)
+    # A copy of a few bytes is cheaper than a view of them.
+    source = block if len(block) < SMALL_BYTES * len(sizes) else memoryview(block)
     for begin, end in _cuts(rows, head["payload"].astype(np.int64)):
         part = slice(begin, end)
-        yield _chunk(block, path, base, head[part], (place[part], above[part], upto[part]), starts[part])
+        yield _chunk(source, path, base, head[part], (place[part], above[part], upto[part]), starts[part])
 
 
 def _cuts(rows: np.ndarray[Any, Any], size_bytes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
@@ -168,7 +167,7 @@ def _cuts(rows: np.ndarray[Any, Any], size_bytes: np.ndarray[Any, Any]) -> Itera
 
 
 def _chunk(
-    block: memoryview,
+    block: bytes | memoryview,
     path: Path,
     base: int,
     head: np.ndarray[Any, Any],
@@ -214,7 +213,7 @@ def _chunk(
 
 
 def _lengths(
-    block: memoryview,
+    block: bytes | memoryview,
     tables: np.ndarray[Any, Any],
     rows: np.ndarray[Any, Any],
     whole: np.ndarray[Any, Any],

@@ -99,7 +99,7 @@ def session(
     if chosen.kind != "connect":
         spark.sparkContext.setLogLevel(log_level.upper())
     if chosen.kind != "local" if ship is None else ship:
-        spark.addArtifacts(str(package_zip()), pyfile=True)
+        _ship(spark)
     return spark
 
 
@@ -206,6 +206,14 @@ def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> 
     driver = " ".join(filter(None, [logging, shared]))
     executor = shared if master.kind != "local" and master.on_this_machine else ""
     return {key: value for key, value in ((DRIVER_OPTIONS, driver), (EXECUTOR_OPTIONS, executor)) if value}
+
+
+def _ship(spark: SparkSession) -> None:
+    """Send the packages to executors, and register the source again: the one that Spark has found goes without them."""
+    from pyspark_gapless.source import register
+
+    spark.addArtifacts(str(package_zip()), pyfile=True)
+    register(spark)
 
 
 def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSession:

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from pyspark_gapless import columns, options
 from pyspark_gapless.batch import GaplessReader, PushdownReader
+from pyspark_gapless.sink import Writes
 from pyspark_gapless.stream import GaplessStreamReader
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class GaplessSource(DataSource):
+class GaplessSource(Writes, DataSource):
     """``format("gapless")``."""
 
     @classmethod

@@ -262,7 +262,10 @@ class _Session:
         except (GaplessError, OSError) as error:
             log.warning("what is read could not be released: %s", error)
         if self.embedded is not None:
-            self.embedded.stop()
+            try:
+                self.embedded.stop()
+            except GaplessError as error:
+                log.warning("the embedded collector: %s", error)
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 

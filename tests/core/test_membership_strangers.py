@@ -176,6 +176,19 @@ def test_two_joiners_with_one_durable_name_are_not_in_one_view() -> None:
     assert world["a"].counters["dropped.name"] > 0
 
 
+def test_one_whose_name_is_in_use_hears_of_the_group_and_waits_before_it_founds_its_own() -> None:
+    world = Gathering(2, **{**FAST, "merge_interval": "1h"})  # no beacon tells of the group
+    world.join("a", durable="n")
+    world.settle()
+    world.join("b", durable="n")
+    world.run(0.2 * 7)  # seven times found_after
+    assert world["b"].phase == "joining"
+    assert world["a"].counters["dropped.name"] > 0
+    world.crash("a")
+    world.run(3)
+    assert members(world, "b") == ["b"], "nobody has the name any more, and nobody is there"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -> None:
     """Random membership frames of strangers, with the real names in them, at every member and at a joiner.

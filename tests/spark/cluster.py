@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pyspark_gapless import java
+from pyspark_gapless import archive, java
 from pyspark_gapless.installed import look
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -159,12 +159,14 @@ def server_environ(folder: Path) -> dict[str, str]:
     """Return the environment of a server: nothing of this process's Python paths, Java, loopback, words to read."""
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
+    runtime = java.find()
+    options = f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()} {archive.options(runtime, look({}).home)}"
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
     return kept | {
-        "JAVA_HOME": str(java.find().home),
+        "JAVA_HOME": str(runtime.home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": options.strip(),
         "PYSPARK_PYTHON": sys.executable,
     }
 
@@ -178,9 +180,9 @@ def _start(stack: ExitStack, name: str, folder: Path, environ: Mapping[str, str]
 
 
 @contextmanager
-def connect_server(folder: Path, master: str = "local[2]") -> Iterator[str]:
-    """Run a server of Spark Connect; yields its URL."""
-    environ = server_environ(folder)
+def connect_server(folder: Path, environ: Mapping[str, str], master: str = "local[2]") -> Iterator[str]:
+    """Run a server of Spark Connect, with more in its environment; yields its URL."""
+    environ = server_environ(folder) | dict(environ)
     settings = {
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.grpc.binding.address": "127.0.0.1",

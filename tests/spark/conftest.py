@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_gapless import archive, java
-from pyspark_gapless.installed import look
 from pyspark_gapless.session import session
 from tests.spark.cluster import QUICK
 
@@ -18,14 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def classes() -> None:
-    """Let everything that starts a JVM start it from an archive of classes, where Java can do that."""
-    with suppress(archive.ArchiveError):
-        archive.make(java.find(), look().home)
-
-
-@pytest.fixture(scope="session")
-def spark(classes: None) -> Iterator[SparkSession]:
-    running = session("tests", master="local[2]", settings={"spark.driver.extraJavaOptions": QUICK})
+def spark() -> Iterator[SparkSession]:
+    running = session("tests", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
     yield running
     running.stop()

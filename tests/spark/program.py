@@ -1,11 +1,17 @@
-"""A program for Spark that does not know where it runs: it prints where its tasks ran, as JSON."""
+"""A program for Spark that does not know where it runs: it prints where its tasks ran and what it read, as JSON.
+
+Its one argument is JSON: ``settings`` for the session, ``spool`` to read, ``table`` to write with its ``checkpoint``.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "cwd string, gapless string, spark string, rows long"
 """What a task tells."""
@@ -26,17 +32,43 @@ def whereabouts(batches: Iterator[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pylist([found])
 
 
+def read_spool(spark: SparkSession, spool: str, table: str, checkpoint: str) -> dict[str, Any]:
+    """Read a spool as a batch, and as a stream into a table."""
+    batch = spark.read.format("gapless").option("spool", spool).load()
+    stream = spark.readStream.format("gapless").option("spool", spool).load()
+    written = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    written.start(table).awaitTermination()
+    return {"batch": sums(batch), "stream": sums(spark.read.parquet(table))}
+
+
+def sums(frame: DataFrame) -> list[dict[str, Any]]:
+    """Count rows and seqnos of every stream: ``total`` tells whether each is there once."""
+    from pyspark.sql import functions as f
+
+    found = frame.groupBy("origin").agg(
+        f.count("*").alias("rows"), f.max("seqno").alias("last"), f.sum("seqno").alias("total")
+    )
+    return [row.asDict() for row in found.orderBy("origin").collect()]
+
+
 def main() -> None:
     from pyspark_gapless.session import session
 
-    spark = session("program", settings=json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
-    numbers = spark.range(1000, numPartitions=8)
+    asked = json.loads(sys.argv[1])
+    spark = session("program", settings=asked["settings"])
+    numbers = spark.range(1000, numPartitions=4)
     tasks = numbers.mapInArrow(whereabouts, SCHEMA).toArrow().to_pylist()
     by_key = numbers.groupBy((numbers.id % 7).alias("key")).count().orderBy("key").toArrow().to_pylist()
     context = getattr(spark, "_sc", None)
-    master = "connect" if context is None else context.master
-    counts = [row["count"] for row in by_key]
-    print(json.dumps({"master": master, "tasks": tasks, "counts": counts, "settings": spark.conf.getAll}))
+    found = {
+        "master": "connect" if context is None else context.master,
+        "tasks": tasks,
+        "counts": [row["count"] for row in by_key],
+        "settings": spark.conf.getAll,
+    }
+    if "spool" in asked:
+        found |= read_spool(spark, asked["spool"], asked["table"], asked["checkpoint"])
+    print(json.dumps(found))
     spark.stop()
 
 

@@ -106,7 +106,12 @@ def schema_of(**options: str) -> StructType:
     fields = []
     for name, kind in columns.selected(parsed):
         known = {"long": "bigint", "double": "double", "boolean": "boolean", "date": "date"}.get(kind, kind)
-        arrow = {"double": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(), "array<string>": pa.list_(pa.string())}
+        arrow = {
+            "double": pa.float64(),
+            "boolean": pa.bool_(),
+            "date": pa.date32(),
+            "array<string>": pa.list_(pa.string()),
+        }
         if known in _TYPES:
             fields.append(StructField(name, _TYPES[known]))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ def test_the_defaults(tmp_path: Path) -> None:
 
 
 def test_names_are_not_case_sensitive_and_replicas_have_commas() -> None:
-    options = parse({"SPOOL": "/a, /b", "maxrowspertrigger": "5", "MaxBytesPerTrigger": "2MiB", "failondataloss": "False"})
+    options = parse(
+        {"SPOOL": "/a, /b", "maxrowspertrigger": "5", "MaxBytesPerTrigger": "2MiB", "failondataloss": "False"}
+    )
     assert options.spools == ("/a", "/b")
     assert (options.max_rows, options.max_bytes, options.fail_on_data_loss) == (5, 2 << 20, False)
 
@@ -98,6 +101,16 @@ def test_an_embedded_collector_has_a_spool_of_its_own(monkeypatch: pytest.Monkey
 
 # Columns
 
+JSON_SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in [("id", "long"), ("where", "string"), ("a b", "string")]
+        ],
+    }
+)
+
 
 def names(**options: str) -> list[str]:
     return [name for name, _ in columns.selected(parse({"spool": "/a"} | options))]
@@ -121,9 +134,7 @@ def test_decoded_columns_take_the_place_of_the_payload() -> None:
     [
         "id long, where struct<x:double,y:decimal(10, 2)>, `a b` string COMMENT 'x, y'",
         "struct<id:bigint,where:struct<x:double,y:decimal(10,2)>,`a b`:string>",
-        '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},'
-        '{"name":"where","type":"string","nullable":true,"metadata":{}},'
-        '{"name":"a b","type":"string","nullable":true,"metadata":{}}]}',
+        JSON_SCHEMA,
     ],
 )
 def test_a_payload_schema_in_three_spellings(schema: str) -> None:

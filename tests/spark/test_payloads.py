@@ -26,7 +26,7 @@ def ipc(**columns: Any) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 GOOD = {
@@ -61,13 +61,26 @@ def test_what_is_missing_is_null_and_nothing_gives_nothing(form: str) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"{}{}", b"{} {}", b'{}}\n{"v":{}', b"null", b"[]", b"5", b'{"id": 1', b'{"text": "\xff"}', b'{"text": "a\nb"}', b"  "],
+    [
+        b"{}{}",
+        b"{} {}",
+        b'{}}\n{"v":{}',
+        b"null",
+        b"[]",
+        b"5",
+        b'{"id": 1',
+        b'{"text": "\xff"}',
+        b'{"text": "a\nb"}',
+        b"  ",
+    ],
 )
 def test_json_that_is_not_one_object_never_shifts_rows(payload: bytes) -> None:
     good = b'{"id": 7}'
     for payloads in ([payload, good], [good, payload], [good, payload, payload, good]):
         found = decode("json", FIELDS, *payloads)
-        assert [row and row["id"] for row in found.values.to_pylist()] == [7 if each == good else None for each in payloads]
+        assert [row and row["id"] for row in found.values.to_pylist()] == [
+            7 if each == good else None for each in payloads
+        ]
         assert [reason is None for reason in found.errors.to_pylist()] == [each == good for each in payloads]
 
 
@@ -95,7 +108,9 @@ def test_json_has_the_types_of_spark() -> None:
             ("tags", pa.list_(pa.string())),
         ]
     )
-    text = '{"at":"2026-01-02T03:04:05Z","day":"2026-01-02","sum":12.34,"where":{"x":1,"since":"2020-02-03"},"tags":["a"]}'
+    text = (
+        '{"at":"2026-01-02T03:04:05Z","day":"2026-01-02","sum":12.34,"where":{"x":1,"since":"2020-02-03"},"tags":["a"]}'
+    )
     (row,) = decode("json", fields, text.encode()).values.to_pylist()
     assert row == {
         "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
@@ -108,7 +123,9 @@ def test_json_has_the_types_of_spark() -> None:
 
 def test_json_with_maps_and_bytes_is_decoded_one_by_one() -> None:
     fields = pa.schema([("counts", pa.map_(pa.string(), pa.int64())), ("raw", pa.binary()), ("day", pa.date32())])
-    found = decode("json", fields, b'{"counts":{"a":1},"raw":"aGk=","day":"2026-01-02"}', b'{"raw":"%%%"}', b'{"counts":[1]}')
+    found = decode(
+        "json", fields, b'{"counts":{"a":1},"raw":"aGk=","day":"2026-01-02"}', b'{"raw":"%%%"}', b'{"counts":[1]}'
+    )
     assert found.values.to_pylist() == [{"counts": [("a", 1)], "raw": b"hi", "day": date(2026, 1, 2)}, None, None]
 
 
@@ -123,7 +140,12 @@ def test_msgpack_takes_maps_arrays_bytes_and_times() -> None:
         msgpack.packb([2, b"ho"]),
         msgpack.packb("text"),
     )
-    assert found.values.to_pylist() == [{"id": 1, "raw": b"hi", "at": at}, {"id": 2, "raw": b"ho", "at": at}, None, None]
+    assert found.values.to_pylist() == [
+        {"id": 1, "raw": b"hi", "at": at},
+        {"id": 2, "raw": b"ho", "at": at},
+        None,
+        None,
+    ]
     assert "array of 3 values, found 2" in found.errors[2].as_py()
 
 

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_limits_are_kept_and_all_streams_move(writer: Writer) -> None:
     offsets = [reader.initialOffset()]
     while (end := latest(reader, offsets[-1], reader.getDefaultReadLimit())) != offsets[-1]:
         offsets.append(end)
-    counts = [len(read(reader, low, high)) for low, high in zip(offsets, offsets[1:], strict=False)]
+    counts = [len(read(reader, low, high)) for low, high in pairwise(offsets)]
     assert max(counts) <= 100
     assert sum(counts) == 1010
     assert len(counts) <= 12
@@ -375,10 +376,15 @@ def test_two_queries_under_one_name_are_told(writer: Writer) -> None:
     writer.commit()
     one, two = (stream_reader(writer.path, reader="same") for _ in range(2))
     start, other = one.initialOffset(), two.initialOffset()
-    with pytest.raises(ReaderTakenError, match=r"another query reads as 'same'.*\"reader\""):
+
+    def both() -> None:
+        nonlocal start, other
         for _ in range(MOST_RIVALS + 3):
             start = latest(one, start, ReadMaxRows(10))
             other = latest(two, other, ReadMaxRows(5))
+
+    with pytest.raises(ReaderTakenError, match=r"another query reads as 'same'.*\"reader\""):
+        both()
 
 
 def test_the_last_word_of_a_former_life_is_no_rival(writer: Writer) -> None:

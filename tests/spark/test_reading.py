@@ -85,7 +85,13 @@ def test_batches_have_exactly_the_schema_that_spark_checks(writer: Writer) -> No
 
 def test_headers_are_taken_off_and_shown(writer: Writer) -> None:
     marked = headers.MARK + b"looks like a wrapper"
-    plain = [b"a", headers.join(b"b", {"kind": b"order", "n": b"1"}), headers.join(marked, {}), b"", headers.MARK + b"x"]
+    plain = [
+        b"a",
+        headers.join(b"b", {"kind": b"order", "n": b"1"}),
+        headers.join(marked, {}),
+        b"",
+        headers.MARK + b"x",
+    ]
     writer.run(A, plain)
     writer.large(A, headers.join(b"c" * 200_000, {"big": b"yes"}), 4)
     writer.commit()

@@ -102,7 +102,7 @@ def test_spark_submit_says_where_and_how(tmp_path: Path) -> None:
         str(look({}).home / "bin" / "spark-submit"),
         *told,
         str(program),
-        '{"spark.sql.session.timeZone": "CET"}',
+        '{"settings": {"spark.sql.session.timeZone": "CET"}}',
     ]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

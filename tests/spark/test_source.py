@@ -16,7 +16,7 @@ from tests.spark.test_reading import damage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -71,7 +71,9 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, writer: Write
     assert [found.name for found in SpoolView(writer.path).readers()] == [reader.name], "it is the same reader"
 
 
-def test_a_batch_that_failed_is_done_again_from_the_same_start(spark: SparkSession, writer: Writer, tmp_path: Path) -> None:
+def test_a_batch_that_failed_is_done_again_from_the_same_start(
+    spark: SparkSession, writer: Writer, tmp_path: Path
+) -> None:
     """The very first batch: its start is nowhere in Spark's logs."""
     writer.runs(A, 100)
     writer.commit()
@@ -112,7 +114,7 @@ def test_damage_without_a_replica_is_told(spark: SparkSession, writer: Writer, t
     writer.runs(A, 300)
     writer.commit()
     damage(writer.path, b"a.1-155")
-    with pytest.raises(Exception, match=f"{segment_path(writer.path, 1)}: the record at .* gapless spool repair"):
+    with pytest.raises(Exception, match=f"{segment_path(writer.path, 1)}: the record at .*gapless spool repair"):
         drain(stream(spark, writer.path), tmp_path)
 
 
@@ -151,7 +153,9 @@ def test_payloads_are_typed_and_bad_ones_flagged(spark: SparkSession, writer: Wr
     writer.commit()
     schema = "id long, at timestamp, tags map<string,int>"
     read = spark.read.format("gapless").option("spool", str(writer.path)).option("payload_schema", schema)
-    rows = read.load().orderBy("seqno").selectExpr("id", "cast(at as double)", "tags", "payload_error is null").collect()
+    rows = (
+        read.load().orderBy("seqno").selectExpr("id", "cast(at as double)", "tags", "payload_error is null").collect()
+    )
     assert [tuple(row) for row in rows] == [
         (1, 1767323045.0, {"x": 1}, True),
         (None, None, None, False),

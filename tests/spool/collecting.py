@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED"
 PATIENCE_S = 60.0
 GROUP = "orders"
 KNOBS = {
-    "found_after": "300ms",
+    "found_after": "500ms",
     "join_interval": "50ms",
     "heartbeat_interval": "200ms",
     "suspect_after": "2s",
@@ -109,10 +109,8 @@ class Process:
             reader.join(PATIENCE_S)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
     def rss_bytes(self) -> int:
         """What it takes of the memory now."""

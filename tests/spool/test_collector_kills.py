@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,14 @@ from tests.spool.collecting import contents, indexes, meeting_place, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.spool.collecting import Producer
+
 COUNT = 6000
 KILLS = 2
+
+
+def reached(producers: list[Producer], goal: int) -> bool:
+    return max(producer.count("acked") for producer in producers) >= goal
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -28,7 +35,7 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
             producer.tell()
         for kill in range(1, KILLS + 1):
             goal = COUNT * kill // (KILLS + 1) + rng.randrange(COUNT // 10)
-            wait_until(lambda goal=goal: max(one.count("acked") for one in producers) >= goal, f"kill {kill}")
+            wait_until(partial(reached, producers, goal), f"kill {kill} of {KILLS}")
             collector.end(signal.SIGKILL)
             acked = [producer.count("acked") for producer in producers]
             held = contents(spool)

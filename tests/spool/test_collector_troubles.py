@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gapless import blocking
@@ -71,7 +72,7 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(tm
                     got.setdefault(part.stream, []).extend(zip(record.seqnos(), record.messages(), strict=True))
             done = high
             view.register("spark", done)
-            wait_until(lambda: view.refresh() or view.high() != done or all_done(producers), "nothing more comes")
+            wait_until(partial(has_more, view, done, producers), "nothing more comes")
         assert view.lost() == []
         for number, producer in enumerate(producers):
             producer.finish()
@@ -81,6 +82,11 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(tm
         assert told, "it says that it waits"
         assert len(told) <= len([line for line in collector.complaints if "takes messages again" in line]) + 1
         assert collector.statuses[-1]["dropped"] == collector.statuses[-1]["lost"] == 0
+
+
+def has_more(view: SpoolView, done: dict[str, int], producers: list[Producer]) -> bool:
+    view.refresh()
+    return view.high() != done or all_done(producers)
 
 
 def all_done(producers: list[Producer]) -> bool:

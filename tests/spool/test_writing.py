@@ -164,6 +164,22 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_deleted_lock_is_taken_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as spool:
+        (tmp_path / "lock").unlink()
+        spool.trim()
+        with pytest.raises(SpoolLocked):
+            opened(tmp_path)
+
+
+def test_of_two_writers_without_a_lock_the_first_to_notice_stops(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    (tmp_path / "lock").unlink()
+    with opened(tmp_path), pytest.raises(SpoolLocked):
+        first.trim()
+    first.close()
+
+
 def test_a_spool_belongs_to_one_group_and_one_collector(tmp_path: Path) -> None:
     Spool.open(tmp_path, group=GROUP, name="store", node=0xABC).close()
     with pytest.raises(SpoolMismatch, match="spool of the group 'orders', not of 'other'"):

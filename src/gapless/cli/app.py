@@ -30,6 +30,7 @@ from gapless.cli.send import send
 from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
 from gapless.cli.soak import soak
+from gapless.cli.spool import spool
 from gapless.cli.top import top
 from gapless.errors import GaplessError
 
@@ -47,7 +48,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, collect, pipeline, top, doctor, bench, soak),
+    *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)

@@ -16,7 +16,7 @@ from rich.text import Text
 from gapless.cli.joining import attended, group_options, note, read_ports, seconds, until_interrupted
 from gapless.cli.output import json_option, print_json, read_config
 from gapless.errors import ConfigError, GaplessError
-from gapless.units import GIB, KIB, MIB, parse_size
+from gapless.units import GIB, KIB, MIB, format_duration, parse_size
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -93,7 +93,7 @@ def _run(collector: Collector, *, as_json: bool) -> int:
         collector.joined()
         begun = True
         if not as_json:
-            note(f"{collector.group}: collecting into {collector.path} as {collector.name!r}; Ctrl-C ends")
+            note(_greeting(collector))
         _watch(collector, as_json=as_json)
     try:
         collector.stop()
@@ -103,6 +103,14 @@ def _run(collector: Collector, *, as_json: bool) -> int:
         note(f"gapless collect: {error}")
         return 1
     return 0
+
+
+def _greeting(collector: Collector) -> str:
+    kept = format_duration(collector.hold_timeout_ns)
+    return (
+        f"{collector.group}: collecting into {collector.path} as {collector.name!r}, whose place is kept for {kept} "
+        "while it is away (hold_timeout); Ctrl-C ends"
+    )
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:

@@ -85,8 +85,8 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error; yield a function that sets how much is done."""
-    if quiet:
+    """Show a progress bar on standard error, if that is a terminal; yield a function that sets how much is done."""
+    if quiet or not Console(stderr=True).is_terminal:
         yield lambda _done: None
         return
     text = TextColumn("{task.description}")

@@ -89,6 +89,7 @@ class Coordinator:
             if holders:
                 m.liveness.ask(holders, context)
                 context.drop("name", address, peer=address)
+                m.show(address, context, rarely=True)  # or it would found a group of its own, and not know why
                 return
         if refused := self._note(place):
             context.drop(refused, address, peer=address)

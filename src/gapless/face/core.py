@@ -34,10 +34,21 @@ from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
 from gapless.face.requests import Asked
 from gapless.face.timing import Time, deadline
-from gapless.headers import ANSWER, FAILED, LOOK, REQUEST, Headers, join as join_headers, wrap, wrap_plain
+from gapless.headers import (
+    ANSWER,
+    FAILED,
+    LOOK,
+    REQUEST,
+    Headers,
+    join as join_headers,
+    split as split_headers,
+    wrap,
+    wrap_plain,
+)
 from gapless.identity import Address
 from gapless.metrics import Look
 from gapless.modes import Mode
+from gapless.published import Published
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
 from gapless.units import NS_PER_S, format_duration
@@ -64,6 +75,8 @@ AnyHeaders = Headers | Iterable[Headers]
 
 HURRY_S = 1.0
 """How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
+PUBLISHED = "gapless-published"
+"""The header of a state that says which rows of sinks are in it."""
 _LONGEST_REASON = 1000
 
 
@@ -87,7 +100,7 @@ class Core:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None)
+        self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None, sifts=not options.stores)
         self.closing = False
         self._handle: Handle | None = None
         self._sending: set[Sent] = set()
@@ -148,7 +161,10 @@ class Core:
     def _take_state(self, received: StateReceived) -> None:
         assert self.options.state is not None
         if received.provider is not None:
-            self.options.state.take(received.state)
+            headers, state = split_headers(received.state)
+            if PUBLISHED in headers:
+                self.inbox.published = Published.decode(headers[PUBLISHED])
+            self.options.state.take(state)
         elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
             log.warning("%s: no other member has given its state; do they read their messages?", self.options.group)
 
@@ -156,9 +172,14 @@ class Core:
         assert self.options.state is not None
         state: bytes | None = None
         try:
-            state = as_payload(self.options.state.get())
+            state = join_headers(as_payload(self.options.state.get()), self._beside_state())
         finally:
             self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
+
+    def _beside_state(self) -> Headers:
+        """Return what a new member has to know beside the state: which rows of sinks are in it."""
+        published = self.inbox.published
+        return {PUBLISHED: published.encode()} if published else {}
 
     # Sending
 

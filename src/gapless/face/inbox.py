@@ -4,7 +4,8 @@ On reception (the protocol thread calls ``pump``): messages and events go into o
 requests into another; answers to whoever waits for them. Nothing here waits, and no code of the application runs.
 
 On reading: messages are counted as consumed when the reader comes back for more, a run at a time. So what a reader does
-not take stays unconsumed, the machine hands out no more than ``max_unconsumed``, and the senders wait.
+not take stays unconsumed, the machine hands out no more than ``max_unconsumed``, and the senders wait. What a sink
+has published before is left out here, so that what is remembered of it is true at the place where the reader is.
 
 On leaving: whatever comes counts as consumed at once, so that it does not keep this member.
 """
@@ -17,6 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import (
+    GROUP,
     ONE,
     OUT_OF_BAND,
     Connected,
@@ -40,6 +42,7 @@ from gapless.face import looking
 from gapless.face.message import Batch, Message, ViewChange
 from gapless.face.requests import Asked, Pending
 from gapless.headers import HEADED, LOOK, PLAIN, REQUEST, Wrapped, may_have, unwrap
+from gapless.published import Published
 from gapless.run import ALONE, Run
 from gapless.transport.base import Problems
 
@@ -61,10 +64,11 @@ _SERIOUS = (Discarded, Expelled, HoldFull, Lost, Oversized, Pinned, Stalled, Und
 class Inbox:
     """Everything on its way from one handle to an application; any thread may use it.
 
-    Without ``listens`` nobody reads: messages are let go as they come, only requests and answers are kept.
+    Without ``listens`` nobody reads: messages are let go as they come, only requests and answers are kept. With
+    ``sifts`` rows that a sink has published twice are read once; ``published`` is what is remembered of them.
     """
 
-    def __init__(self, *, listens: bool, wants_state: bool) -> None:
+    def __init__(self, *, listens: bool, wants_state: bool, sifts: bool = True) -> None:
         self.view: View | None = None
         self.me: Address | None = None
         self.names: dict[Address, str] = {}
@@ -74,6 +78,8 @@ class Inbox:
         self.ready: Future[None] = Future()
         self.pending = Pending()
         self.problems = Problems()
+        self.published = Published()
+        self._sifts = sifts
         self._listens = listens
         self._wants_state = wants_state
         self._free = False
@@ -82,6 +88,7 @@ class Inbox:
         self._bells: list[Future[None]] = []
         self._items: deque[Batch | Told] = deque()
         self._asked: deque[Asked] = deque()
+        self._sifted: deque[Batch] = deque()
         self._rest: deque[Message] = deque()
         self._read = self._owed = 0
 
@@ -226,7 +233,23 @@ class Inbox:
         if self._read:
             read, self._read = self._read, 0
             self._done(read)
-        return self._items.popleft() if self._items else self._bell()
+        while not self._sifted:
+            if not self._items:
+                return self._bell()
+            item = self._items.popleft()
+            if not (isinstance(item, Batch) and self._sifts and item.delivery.kind == GROUP and item.is_marked):
+                return item
+            self._sift(item)
+        return self._sifted.popleft()
+
+    def _sift(self, batch: Batch) -> None:
+        """Leave out of a batch what a sink has published before."""
+        kept = self.published.sift(batch.payload, batch.delivery.messages)
+        if kept is None:
+            self._sifted.append(batch)
+            return
+        self._done(len(batch) - sum(last - first + 1 for first, last in kept))
+        self._sifted.extend(Batch(part_of(batch.delivery, *part), batch.view, self.names) for part in kept)
 
     def next_request(self) -> Asked | Future[None]:
         """Return the next request; a future if there is none."""
@@ -302,6 +325,15 @@ def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:
     seqno = delivery.first + at
     run = Run.of(content.origin, seqno, (payload,), content.flags, content.view, content.sent_ns)
     return delivery._replace(first=seqno, last=seqno, content=run)
+
+
+def part_of(delivery: Delivery, start: int, end: int) -> Delivery:
+    """Return the messages of a delivery from the one at ``start`` to the one at ``end``."""
+    content = delivery.content
+    if not isinstance(content, Run):
+        return delivery
+    first, last = delivery.first + start, delivery.first + end
+    return delivery._replace(first=first, last=last, content=content.part(first, last))
 
 
 def rest_of(delivery: Delivery, start: int) -> Delivery:

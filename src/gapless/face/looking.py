@@ -55,6 +55,8 @@ def _gauges(handle: Handle, inbox: Inbox) -> dict[str, int]:
 def _counters(handle: Handle, inbox: Inbox) -> dict[str, int]:
     """Return what is counted beside the machine."""
     found = {"received": inbox.received, "batches": inbox.batches, "full": inbox.full}
+    if inbox.published.repeated:
+        found["repeated"] = inbox.published.repeated
     found.update((f"events.{name}", times) for name, times in handle.told.items())
     for prefix, problems in (("transport", handle.transport.problems), ("application", inbox.problems)):
         found.update((f"{prefix}.{reason}", times) for reason, times in problems.counters.items())

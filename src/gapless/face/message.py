@@ -27,12 +27,13 @@ class Batch:
     ``view`` is the number of the view that they were sent in, ``names`` the durable names that are known.
     """
 
-    __slots__ = ("delivery", "names", "view")
+    __slots__ = ("_marked", "delivery", "names", "view")
 
     def __init__(self, delivery: Delivery, view: int, names: Mapping[Address, str]) -> None:
         self.delivery = delivery
         self.names = names
         self.view = self.sent_by.view or view
+        self._marked: bool | None = None
 
     @property
     def sent_by(self) -> Run | Delivery:
@@ -90,16 +91,24 @@ class Batch:
 
     def __iter__(self) -> Iterator[bytes]:
         messages = self.delivery.messages()
-        return (split(message)[1] for message in messages) if self._is_marked else iter(messages)
+        return (split(message)[1] for message in messages) if self.is_marked else iter(messages)
 
     @property
-    def _is_marked(self) -> bool:
+    def is_marked(self) -> bool:
+        """Whether a message may be wrapped; they are searched once."""
+        if self._marked is None:
+            self._marked = may_have(self.payload)
+        return self._marked
+
+    @property
+    def payload(self) -> bytes:
+        """All messages end to end, as they came, with whatever they are wrapped in."""
         content = self.delivery.content
-        return may_have(content.payload if isinstance(content, Run) else content)
+        return content.payload if isinstance(content, Run) else content
 
     def messages(self) -> Iterator[Message]:
         """Return each message with what is known of it."""
-        if self._is_marked:
+        if self.is_marked:
             for at, message in enumerate(self.delivery.messages()):
                 headers, payload = split(message)
                 yield Message(payload, at, self, headers or NONE)

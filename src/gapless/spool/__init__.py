@@ -21,11 +21,12 @@ from gapless.spool.errors import (
 from gapless.spool.format import MESSAGE, RUN, parse_key
 from gapless.spool.index import Hole
 from gapless.spool.limits import DROP_OLDEST, WAIT, Limits
+from gapless.spool.passing import Trimmed, Usage
 from gapless.spool.readers import Reader
 from gapless.spool.reading import Record, Slice
 from gapless.spool.recovery import Recovered
 from gapless.spool.view import SpoolView
-from gapless.spool.writer import Spool, Trimmed, Usage
+from gapless.spool.writer import Spool
 
 __all__ = [
     "DROP_OLDEST",

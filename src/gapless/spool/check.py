@@ -2,14 +2,14 @@
 
 Check only reads. It may run beside the writer, and then looks as far as readers may read.
 
-On repairing: the spool is locked. Damaged bytes are set aside in ``damaged/``; the segment is written anew, without them and with
-the seqnos that they held recorded as lost. Indexes, the description of the spool and the ``committed`` file are made again.
+On repairing: the spool is locked. Damaged bytes are set aside in ``damaged/``; the segment is written anew, without
+them and with the seqnos that they held recorded as lost. Indexes, the description of the spool and the ``committed``
+file are made again.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -195,7 +195,7 @@ class _Walk:
                 StreamState(key, high, *(known[2:] if (known := self.streams.get(key)) else (0, 0, "", 0)))
                 for key, high in self._starts().items()
             )
-            state = State(self.info.group, streams, (0, 0), 0)
+            state = State(self.info.group, streams, (0, 0), 0, self.info.name, self.info.node)
             self.drafts.insert(0, Draft(STATE, Address(0, 0), 0, 0, len(streams), state.pack()))
         pieces, _ = lay_out(self.drafts, PREAMBLE_BYTES, seed_of(self.info.spool_id, number))
         preamble = pack_preamble(self.info.spool_id, number, created_ns, REPAIRED)
@@ -252,7 +252,11 @@ def _extents(walk: _Walk, *, beside: bool) -> list[tuple[int, int]]:
         numbers = [number for number in numbers if number <= hint.segment]
     found = []
     for number in numbers:
-        with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
+        try:
+            file = SegmentFile(segment_path(root, number), number, info.spool_id)
+        except FileNotFoundError:
+            continue
+        with file:
             if number != numbers[-1]:
                 found.append((number, sealed_end(file, state_after(root, info, number))))
                 continue
@@ -263,7 +267,7 @@ def _extents(walk: _Walk, *, beside: bool) -> list[tuple[int, int]]:
             end = max([tail.end, *(each.offset + each.size_bytes for each in tail.damage)])
             if file.size_bytes > end:
                 walk.report.notes.append(
-                    f"{file.path}: {file.size_bytes - end} bytes behind {end} were never committed; the collector cuts them"
+                    f"{file.path}: {file.size_bytes - end} bytes behind {end} were never committed and will be cut off"
                 )
             found.append((number, end))
     if hint is not None and numbers and hint.segment > numbers[-1]:
@@ -342,11 +346,10 @@ def _mended_info(root: Path, report: Report) -> SpoolInfo:
         preamble = read_preamble(data)
         if preamble is None:
             continue
-        told = SpoolInfo("", preamble.spool_id, "", secrets.randbits(63) + 1, time.time_ns())
         with SegmentFile(segment_path(root, number), number, preamble.spool_id) as file:
             state = index_of(file, file.size_bytes).state
         if state is not None:
-            info = SpoolInfo(state.group, told.spool_id, told.name, told.node, told.created_ns)
+            info = SpoolInfo(state.group, preamble.spool_id, state.name, state.node, preamble.created_ns)
             info.write(root)
             report.problems.append(Problem(root / "spool.json", 0, "the description was not readable"))
             return info

@@ -10,11 +10,13 @@ On the end: what is at hand is committed and acknowledged, and the member leaves
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from gapless import blocking
+from gapless.config import Config
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
 from gapless.spool.choices import DEFAULT_NAME, Choices, CollectorOptions
 from gapless.spool.errors import SpoolError
@@ -22,13 +24,15 @@ from gapless.spool.segments import SpoolInfo
 from gapless.spool.status import COLLECTING, FAILED, JOINING, NEW, STOPPED, STOPPING, WAITING, Status, counts_of
 from gapless.spool.work import Work, log
 from gapless.spool.writer import Spool
-from gapless.units import format_size
+from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
     from gapless.spool.recovery import Recovered
 
 LEAVE_S: Final = 3.0
 """How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
+JOIN_ROUNDS: Final = 7
+"""After so many times ``found_after`` joining has taken too long."""
 PROBE_S: Final = 5.0
 """How long it may take to find out who has a name."""
 
@@ -70,19 +74,10 @@ class Collector:
         )
         try:
             self._tell(spool.recovered)
-            member = blocking.join(
-                self.group,
-                timeout=choices.join_timeout_s,
-                name=spool.info.name,
-                node=spool.info.node,
-                stores=True,
-                resume=dict(spool.marks),
-                **choices.join,
-            )
+            work = self._work = Work(spool, self._make_member(spool), choices.line_bytes)
         except BaseException:
             spool.close()
             raise
-        work = self._work = Work(spool, member, choices.line_bytes)
         work.look()
         self._state = JOINING
         self._thread = threading.Thread(target=self._run, args=(work,), name="gapless collector", daemon=True)
@@ -138,6 +133,16 @@ class Collector:
     def name(self) -> str:
         """The durable name of this collector."""
         return self._choices.name if self._work is None else self._work.spool.info.name
+
+    @property
+    def hold_timeout_ns(self) -> int:
+        """How long the group keeps the place of this collector while it is away, if others have the same knobs."""
+        return self._config.hold_timeout_ns
+
+    @property
+    def _config(self) -> Config:
+        config: Config = self._choices.join.get("config") or Config()
+        return config
 
     @property
     def status(self) -> Status:
@@ -199,32 +204,53 @@ class Collector:
         else:
             log.error("%s: the collector has ended: %s", self.group, error)
 
+    def _make_member(self, spool: Spool) -> blocking.Group:
+        # Longer, and a member that others do not let in founds a group of its own.
+        most_s = self._config.found_after_ns * JOIN_ROUNDS / NS_PER_S
+        return blocking.join(
+            self.group,
+            timeout=min(most_s, self._choices.join_timeout_s),
+            name=spool.info.name,
+            node=spool.info.node,
+            stores=True,
+            resume=dict(spool.marks),
+            **self._choices.join,
+        )
+
     def _join(self, work: Work) -> None:
-        try:
-            work.member.open()
-        except TimedOutError as error:
-            raise self._why_not(error) from None
+        """Come in; each time that takes too long, look whether somebody has the name."""
+        until_s = time.monotonic() + self._choices.join_timeout_s
+        while True:
+            try:
+                work.member.open()
+                break
+            except TimedOutError as error:
+                self._check_name(error)
+                if time.monotonic() >= until_s:
+                    raise
+            work.member = self._make_member(work.spool)
+            if self._stopping:
+                raise ClosedError("the collector was stopped before it had joined")
         work.lives = 1
         self._state = COLLECTING
         self._in.set_result(None)
 
-    def _why_not(self, error: TimedOutError) -> GaplessError:
-        """Return why the group cannot be joined: somebody may have the name. A member without a name can see that."""
-        if not isinstance(self._choices.join.get("transport", "auto"), str):
-            return error
+    def _check_name(self, error: TimedOutError) -> None:
+        """Raise if another member has the name of this one: a member without a name can see that."""
+        if not isinstance(self._choices.join.get("transport", ""), str):
+            raise error  # what was given as open is not open any more
         try:
             with blocking.join(self.group, timeout=PROBE_S, listen=False, **self._choices.join) as probe:
                 roster = probe._own.handle.roster
                 places = () if roster is None else roster.places
                 holders = [str(place.address) for place in places if place.name == self.name]
         except GaplessError:
-            return error
-        if not holders:
-            return error
-        return ConfigError(
-            f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give this collector a name and "
-            "a spool of its own, or stop the other one"
-        )
+            return
+        if holders:
+            raise ConfigError(
+                f"the durable name {self.name!r} is in use in {self.group} by {holders[0]}: give this collector a name "
+                "and a spool of its own, or stop the other one"
+            )
 
     def _tell(self, found: Recovered) -> None:
         if found.cut_bytes:

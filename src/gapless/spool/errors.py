@@ -68,6 +68,15 @@ class SpoolGap(SpoolError):  # noqa: N818
     """Messages are missing before those that are to be appended; ``append_lost`` says that they will never come."""
 
 
+def trimmed(path: Path) -> SpoolTrimmed:
+    """Return the error for a segment that was let go."""
+    return SpoolTrimmed(
+        f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; register a "
+        "reader so that what it needs is kept, or raise the limit",
+        path,
+    )
+
+
 def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
     """Return the spool error for what the system said about ``path``."""
     said = error.strerror or str(error)

@@ -171,13 +171,15 @@ class State(NamedTuple):
     """What a STATE record says.
 
     ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be
-    there.
+    there. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can so be made again.
     """
 
     group: str
     streams: tuple[StreamState, ...]
     previous: tuple[int, int] = (0, 0)
     first: int = 0
+    name: str = ""
+    node: int = 0
 
     def pack(self) -> bytes:
         """Return the table of the record."""
@@ -190,7 +192,8 @@ class State(NamedTuple):
         try:
             streams = tuple(StreamState(*entry) for entry in told["streams"])
             number, end = told["previous"]
-            return cls(told["group"], streams, (int(number), int(end)), int(told["first"]))
+            place = ((int(number), int(end)), int(told["first"]))
+            return cls(told["group"], streams, *place, told["name"], int(told["node"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state: {error}") from error
 

@@ -162,12 +162,17 @@ def _little(data: array[int]) -> array[int]:
 
 NEVER_CAME = "lost"
 """Reason of a hole: it is recorded that these messages will never come; offsets step over them."""
+REPEATED = "repeated"
+"""Reason of a hole: it is recorded that these messages are here already, from another life of their sink."""
 MISSING = "missing"
 """Reason of a hole: these messages were here; damage, until repair has recorded them as lost."""
 
 
 class Hole(NamedTuple):
-    """Seqnos ``first .. last`` of a stream that cannot be read; ``reason`` is ``lost`` (recorded) or ``missing``."""
+    """Seqnos ``first .. last`` of a stream that cannot be read.
+
+    ``reason`` is ``lost`` or ``repeated`` (both recorded), or ``missing``.
+    """
 
     stream: str
     first: int
@@ -194,7 +199,7 @@ class SegmentIndex:
     ) -> None:
         """Take in the next record that holds messages, or tells of a loss."""
         if kind == LOST:
-            self.holes.append(Hole(key, first, last, NEVER_CAME))
+            self.holes.append(Hole(key, first, last, NEVER_CAME if count else REPEATED))
         stream = self.streams.get(key)
         if stream is None:
             stream = self.streams[key] = StreamIndex()

@@ -2,6 +2,8 @@
 
 On a delivery: it goes in line as it came. What is not to the group in order (out of band, unreliable, for this member
 alone) is no part of any stream: it is counted, and let go.
+On rows that a sink has published before, in another life: their numbers become a hole that says so, and what is
+remembered of sinks goes to the disk with the messages, all or nothing.
 On a hole: a delivery that does not follow what is in line waits, with all that follows it, until the group has said
 what became of the messages before it (Lost, Oversized); that is said before the delivery, or right behind it. Then the
 hole is put in line. One that nobody explains within ``PATIENCE_NS`` is put in line as well, and told as what it is, a
@@ -15,6 +17,8 @@ from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Delivery
+from gapless.face.inbox import part_of
+from gapless.published import Published
 from gapless.spool.errors import SpoolGap
 from gapless.units import NS_PER_S
 
@@ -47,9 +51,11 @@ class Intake:
         self.messages = self.size_bytes = self.batches = 0
         self.lost = self.oversized = self.unexplained = 0
         self.uncollected = {"out_of_band": 0, "unreliable": 0, "private": 0}
+        self.published = Published.decode(spool.blob)
         self.touched: set[Address] = set()
         self.waiting_bytes = 0
         self._waiting: dict[Address, list[Waiting]] = {}
+        self._kept_changes = 0
 
     @property
     def line_bytes(self) -> int:
@@ -77,9 +83,35 @@ class Intake:
             self._go_on(origin)
             return
         try:
-            self.spool.append(delivery, name=batch.name, view=batch.view)
+            self._append(delivery, batch.name, batch.view)
         except SpoolGap:
             self._put_off(delivery, batch)
+
+    def keep(self) -> None:
+        """Let the next commit make durable what is remembered of sinks."""
+        if self.published.changes != self._kept_changes:
+            self._kept_changes = self.published.changes
+            self.spool.blob = self.published.encode()
+
+    def _append(self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None) -> None:
+        """Put in line what no sink has published before; SpoolGap if messages before it are missing."""
+        origin, reached = delivery.origin, self.spool.reached(delivery.origin)
+        kept = None
+        if reached is None or delivery.first <= reached + 1 <= delivery.last:
+            # Only what goes in line now is remembered: what waits may never come to the disk.
+            kept = self.published.sift(_payload(delivery), delivery.messages)
+        if kept is None:
+            self.spool.append(delivery, name=name, view=view, collected_ns=collected_ns)
+            return
+        at = delivery.first
+        for start, end in kept:
+            part = part_of(delivery, start, end)
+            if at < part.first:
+                self.spool.append_lost(origin, at, part.first - 1, repeated=True)
+            self.spool.append(part, name=name, view=view, collected_ns=collected_ns)
+            at = part.last + 1
+        if at <= delivery.last:
+            self.spool.append_lost(origin, at, delivery.last, repeated=True)
 
     def take_lost(self, origin: Address, first: int, last: int, *, oversized: bool = False) -> None:
         """Put a hole in line: these messages will never come."""
@@ -120,7 +152,7 @@ class Intake:
                 if entry.delivery is None:
                     self.spool.append_lost(origin, entry.first, entry.last)
                 else:
-                    self.spool.append(entry.delivery, name=entry.name, view=entry.view, collected_ns=entry.collected_ns)
+                    self._append(entry.delivery, entry.name, entry.view, entry.collected_ns)
                     self.waiting_bytes -= _size_bytes(entry.delivery)
             except SpoolGap:
                 break
@@ -146,6 +178,10 @@ def _order(entry: Waiting) -> int:
     return entry.first
 
 
-def _size_bytes(delivery: Delivery) -> int:
+def _payload(delivery: Delivery) -> bytes:
     content = delivery.content
-    return len(content) if isinstance(content, bytes) else len(content.payload)
+    return content if isinstance(content, bytes) else content.payload
+
+
+def _size_bytes(delivery: Delivery) -> int:
+    return len(_payload(delivery))

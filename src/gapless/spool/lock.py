@@ -40,6 +40,23 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(told).encode() + b"\n", 0)
 
+    def still_held(self) -> Lock:
+        """Return this lock, or a new one if its file was deleted; SpoolLocked if another writer was quicker."""
+        if self._descriptor < 0:
+            return self
+        held = os.fstat(self._descriptor)
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            if error.errno != errno.ENOENT or not self.path.parent.is_dir():
+                raise from_os_error(error, self.path, "looking at the lock") from error
+            found = None
+        if found is not None and (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
+            return self
+        lock = Lock(self.path.parent)
+        self.release()
+        return lock
+
     def release(self) -> None:
         """Let another writer in."""
         if self._descriptor >= 0:

@@ -1,4 +1,4 @@
-"""Who has passed what: segments against the digests of readers."""
+"""Who has passed what: segments against the digests of readers; and what a spool holds."""
 
 from __future__ import annotations
 
@@ -48,3 +48,28 @@ def unread_rows(reader: Reader, indexes: Sequence[SegmentIndex]) -> int:
         for index in indexes
         for key, stream in index.streams.items()
     )
+
+
+class Trimmed(NamedTuple):
+    """What trimming has deleted; ``dropped`` are messages that a reader still needed."""
+
+    segments: int = 0
+    freed_bytes: int = 0
+    dropped: int = 0
+
+
+class Usage(NamedTuple):
+    """What a spool holds now.
+
+    ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting (``bytes`` or ``age``),
+    or empty; ``lag`` is how many messages each reader has not passed yet; ``dropped`` how many were dropped so far.
+    """
+
+    used_bytes: int
+    pending_bytes: int
+    room_bytes: int | None
+    segments: int
+    oldest_age_ns: int
+    limited: str
+    lag: dict[str, int]
+    dropped: int

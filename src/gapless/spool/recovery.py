@@ -9,11 +9,12 @@ left to repair, and the spool goes on in a new segment.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from gapless.spool.errors import SpoolError, SpoolVersion, from_os_error
+from gapless.spool.errors import SpoolError, SpoolVersion, from_os_error, trimmed
 from gapless.spool.format import (
     END,
     HEADER_BYTES,
@@ -178,11 +179,19 @@ def index_of(file: SegmentFile, end: int) -> SegmentIndex:
 def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Return the index of a sealed segment, from its file or made again."""
     try:
-        return SegmentIndex.load(index_path(root, number), number, lambda: build_index(root, info, number))
+        return SegmentIndex.load(index_path(root, number), number, partial(remade, root, info, number))
     except (FileNotFoundError, BadIndex):
         return build_index(root, info, number)
     except OSError as error:
         raise from_os_error(error, index_path(root, number), "reading it") from error
+
+
+def remade(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+    """Make an index again whose file was bad; the segment may be trimmed meanwhile."""
+    try:
+        return build_index(root, info, number)
+    except FileNotFoundError as error:
+        raise trimmed(segment_path(root, number)) from error
 
 
 def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:

@@ -44,6 +44,7 @@ class Status:
     lost: int = 0
     oversized: int = 0
     unexplained: int = 0
+    repeated: int = 0
     dropped: int = 0
     uncollected: dict[str, int] = field(default_factory=dict)
     unread: int = 0
@@ -71,6 +72,7 @@ def counts_of(intake: Intake | None) -> dict[str, Any]:
         "lost": intake.lost,
         "oversized": intake.oversized,
         "unexplained": intake.unexplained,
+        "repeated": intake.published.repeated,
         "uncollected": dict(intake.uncollected),
         "line_bytes": intake.line_bytes,
         "at_s": time.monotonic(),

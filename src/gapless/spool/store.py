@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.spool.errors import SpoolError, SpoolGone, from_os_error
+from gapless.spool.errors import SpoolGone, SpoolMismatch, from_os_error
 from gapless.spool.format import PREAMBLE_BYTES, Draft, lay_out, pack_preamble, seed_of
-from gapless.spool.index import SegmentIndex
+from gapless.spool.index import BadIndex, SegmentIndex
 from gapless.spool.segments import Hint, SpoolInfo, index_path, segment_path, sync_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -193,14 +196,18 @@ class Store:
             self._keep(active.index)
 
     def _keep(self, index: SegmentIndex) -> None:
+        """Write the index of a sealed segment, and hold no more of it than is needed all the time.
+
+        It is a cache, so that a disk that does not take it stops nothing.
+        """
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
-        self.save_index(index)
+        from gapless.spool.recovery import remade
 
-    def save_index(self, index: SegmentIndex) -> None:
-        """Write the index of a sealed segment; it is a cache, so that a disk that does not take it stops nothing."""
-        with contextlib.suppress(OSError, SpoolError):
-            write_atomically(index_path(self.root, index.number), index.pack(), sync=self.sync)
+        path, again = index_path(self.root, index.number), partial(remade, self.root, self.info, index.number)
+        with contextlib.suppress(OSError, BadIndex):
+            write_atomically(path, index.pack(), sync=self.sync)
+            self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
 
     def delete(self, number: int) -> int:
         """Delete a sealed segment and return what that has freed."""
@@ -253,3 +260,38 @@ def write_all(descriptor: int, pieces: list[bytes], size_bytes: int) -> None:
     rest = memoryview(b"".join(pieces))[written:]
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def make_folders(root: Path) -> None:
+    """Make the folders of a spool where they are not there."""
+    try:
+        for folder in (root, root / "segments", root / "readers"):
+            folder.mkdir(parents=folder is root, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, root, "making the folders of the spool") from error
+
+
+def read_or_make(root: Path, group: str, name: str, node: int | None, *, create: bool) -> SpoolInfo:
+    """Return what ``spool.json`` says, which must be of this group and collector; make it if it may be made."""
+    try:
+        info = SpoolInfo.read(root)
+    except FileNotFoundError:
+        if not create:
+            raise SpoolMismatch(f"{root}: there is no spool here (no spool.json)", root) from None
+        drawn = secrets.randbits(63) + 1 if node is None else node
+        info = SpoolInfo(group, secrets.token_bytes(16), name, drawn, time.time_ns())
+        try:
+            info.write(root)
+        except OSError as error:
+            raise from_os_error(error, root / "spool.json", "writing it") from error
+        return info
+    if info.group != group:
+        raise SpoolMismatch(
+            f"{root}: this is the spool of the group {info.group!r}, not of {group!r}; use another folder", root
+        )
+    if name and info.name != name:
+        raise SpoolMismatch(
+            f"{root}: this is the spool of the collector {info.name!r}, not of {name!r}; use another folder or name",
+            root,
+        )
+    return info

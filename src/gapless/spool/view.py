@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gapless.spool import readers as registry
 from gapless.spool.admission import share
-from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, SpoolTrimmed, from_os_error
+from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, from_os_error, trimmed
 from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, header_at
 from gapless.spool.index import (
     COLLECTED,
@@ -36,6 +36,10 @@ from gapless.spool.segments import Hint, SegmentFile, SpoolInfo, list_segments, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+MOST_LOOKS = 10
+KEPT_SEGMENTS = 8
+"""Of how many segments the entries stay in memory from one refresh to the next."""
 
 Digest = dict[str, int]
 """A position: for each stream, by its key, the seqno up to which everything has been read."""
@@ -65,6 +69,7 @@ class SpoolView:
         self._high: Digest = {}
         self._names: dict[str, str] = {}
         self._missing: dict[int, list[Hole]] = {}
+        self._used: set[int] = set()
 
     @property
     def group(self) -> str:
@@ -80,36 +85,65 @@ class SpoolView:
 
     def refresh(self) -> None:
         """Look for what has been committed, sealed and trimmed since the last time."""
+        for _ in range(MOST_LOOKS):
+            if self._look_around():
+                break
+        self._fresh = True
+
+    def _look_around(self) -> bool:
+        """Look once; False if a segment was trimmed while this looked, for then another look tells more."""
         hint = None if self._whole else Hint.read(self.path)
         numbers = list_segments(self.path)
         final = numbers[-1] if numbers else 0
         if hint is not None:
             final = hint.segment
             numbers = [number for number in numbers if number <= final]
-        trimmed = [number for number in self._segments if number not in set(numbers)]
-        for number in trimmed:
+        here = set(numbers)
+        gone = {number for number in self._segments if number not in here}
+        before = next(reversed(self._segments), 0)
+        for number in gone:
             del self._segments[number]
             self._sealed.discard(number)
             self._missing.pop(number, None)
+        steady = True
         for number in numbers:
             if number not in self._sealed:
-                self._look(number, active=number == final, upto=hint.offset if hint and number == final else None)
-        if trimmed:
-            self._drop_parts(set(trimmed))
-        self._fresh = True
+                upto = hint.offset if hint and number == final else None
+                steady = self._look(number, active=number == final, upto=upto) and steady
+        if gone:
+            self._drop_parts(gone)
+        if gone or next(reversed(self._segments), 0) != before:
+            self._prune()
+        return steady
 
-    def _look(self, number: int, *, active: bool, upto: int | None) -> None:
+    def _prune(self) -> None:
+        """Let go of streams that the writer has forgotten, and of entries that can be read again."""
+        newest = next(reversed(self._segments.values()), None)
+        state = None if newest is None else newest.latest
+        if state is not None:
+            listed = {each.key for each in state.streams}
+            for key in [key for key in self._high if key not in listed and key not in self._parts]:
+                del self._low[key], self._high[key]
+                self._names.pop(key, None)
+        for number in self._used - set(list(self._segments)[-KEPT_SEGMENTS:]):
+            index = self._segments.get(number)
+            for stream in () if index is None else index.streams.values():
+                stream.release()
+            self._used.discard(number)
+
+    def _look(self, number: int, *, active: bool, upto: int | None) -> bool:
         known = self._segments.get(number)
         try:
             index = self._active(number, known, upto) if active else load_index(self.path, self.info, number)
         except FileNotFoundError:
-            return
+            return False
         except OSError as error:
             raise from_os_error(error, segment_path(self.path, number), "reading it") from error
         if not active:
             self._sealed.add(number)
         self._segments[number] = index
         self._sum_up(number, index)
+        return True
 
     def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
         with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
@@ -154,24 +188,15 @@ class SpoolView:
             high[key] = max(before, stream.last)
         names.update(index.names)
 
-    def _drop_parts(self, trimmed: set[int]) -> None:
+    def _drop_parts(self, gone: set[int]) -> None:
         """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
         self._parts = {
-            key: kept
-            for key, parts in self._parts.items()
-            if (kept := [part for part in parts if part[0] not in trimmed])
+            key: kept for key, parts in self._parts.items() if (kept := [part for part in parts if part[0] not in gone])
         }
         first = next(iter(self._segments.values()), None)
         started = {} if first is None or first.state is None else {each.key: each.high for each in first.state.streams}
-        latest = next(iter(reversed(self._segments.values())), None)
-        listed = {} if latest is None or latest.latest is None else {each.key for each in latest.latest.streams}
-        for key in list(self._high):
+        for key in self._high:
             parts = self._parts.get(key)
-            if parts is None and key not in listed:
-                # The writer has forgotten the stream.
-                del self._low[key], self._high[key]
-                self._names.pop(key, None)
-                continue
             begin = parts[0][1].first - 1 if parts else self._high[key]
             begin = min(begin, started.get(key, begin))
             self._low[key] = max(self._low[key], begin)
@@ -247,7 +272,9 @@ class SpoolView:
             return []
         at = bisect_right(parts, lo, key=lambda part: part[1].last)
         until = bisect_right(parts, hi, key=lambda part: part[1].first)
-        return parts[at:until]
+        found = parts[at:until]
+        self._used.update(number for number, _ in found)
+        return found
 
     # Going on
 
@@ -430,11 +457,7 @@ class SpoolView:
             return SegmentFile(path, number, self.info.spool_id)
         except OSError as error:
             if error.errno == errno.ENOENT and self.path.is_dir():
-                raise SpoolTrimmed(
-                    f"{path}: is not there any more: all registered readers had passed it, or a limit dropped it; "
-                    "register a reader so that what it needs is kept, or raise the limit",
-                    path,
-                ) from error
+                raise trimmed(path) from error
             raise from_os_error(error, path, "reading it") from error
 
     # Readers

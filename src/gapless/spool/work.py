@@ -45,6 +45,8 @@ LOOK_S: Final = 0.1
 RETRY_NS: Final = 100 * NS_PER_MS
 """Pause after the first failure of a commit; it doubles with each, up to LONGEST_RETRY_NS."""
 LONGEST_RETRY_NS: Final = 5 * NS_PER_S
+QUIET_NS: Final = 10 * NS_PER_S
+"""What is over and comes back within this time is not told again: where readers are slow, a limit comes and goes."""
 DRAIN_NS: Final = 2 * NS_PER_S
 """How long the end takes at most to take in what is at hand."""
 FINAL_TRIES: Final = 3
@@ -68,6 +70,8 @@ class Work:
         self._retry_ns = self._retry_at_ns = 0
         self._chores_at_ns = 0
         self._all_marks = False
+        self._told = False
+        self._told_ns: dict[str, int] = {}
 
     def turn(self) -> None:
         """Take in what is at hand and commit it; without anything, wait a little."""
@@ -138,6 +142,7 @@ class Work:
         """Make durable what is in line, and acknowledge it; return whether that has worked."""
         spool = self.spool
         pending_bytes, begin_ns = spool.pending_bytes, time.monotonic_ns()
+        self.intake.keep()
         try:
             spool.commit()
         except SpoolError as error:
@@ -163,18 +168,23 @@ class Work:
     # On an error of the spool
 
     def _on_failure(self, error: SpoolError) -> None:
+        now_ns, limited = time.monotonic_ns(), self._look()
         self.failures += 1
         doubled_ns = min(max(RETRY_NS, 2 * self._retry_ns), LONGEST_RETRY_NS)
-        self._retry_ns = HURRIED_NS if self._look() else doubled_ns
-        self._retry_at_ns = time.monotonic_ns() + self._retry_ns
+        self._retry_ns = HURRIED_NS if limited else doubled_ns
+        self._retry_at_ns = now_ns + self._retry_ns
         self.waits_for = str(error)
-        told = type(error).__name__
-        if told != self._problem:
-            self._problem = told
-            log.warning("%s; nothing more is acknowledged, and senders wait until this is over", error)
+        problem = f"{type(error).__name__} {limited}"
+        if problem != self._problem:
+            self._problem = problem
+            self._told = now_ns - self._told_ns.get(problem, -QUIET_NS) >= QUIET_NS
+            if self._told:
+                log.warning("%s; nothing more is acknowledged, and senders wait until this is over", error)
+        self._told_ns[problem] = now_ns
 
     def _on_recovery(self) -> None:
-        log.warning("%s: the spool takes messages again, senders go on", self.spool.path)
+        if self._told:
+            log.warning("%s: the spool takes messages again, senders go on", self.spool.path)
         self._problem = self.waits_for = ""
         self._retry_ns = 0
 
@@ -208,7 +218,7 @@ class Work:
                 log.warning("%s: a limit has dropped %d messages that a reader had not read", path, trimmed.dropped)
         except SpoolError as error:
             told = type(error).__name__
-            if told not in {self._chore_problem, self._problem}:
+            if told != self._chore_problem and not self._problem:
                 log.warning("%s; nothing is trimmed until this is over", error)
         self._chore_problem = told
 

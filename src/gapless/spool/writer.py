@@ -10,10 +10,9 @@ On trimming: the oldest segments go that every reader has passed; the newest one
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gapless.core.ready import GROUP, Delivery
 from gapless.errors import LocalProtocolError
@@ -36,14 +35,16 @@ from gapless.spool.format import (
 from gapless.spool.index import SegmentIndex
 from gapless.spool.limits import DROP_OLDEST, Limits
 from gapless.spool.lock import Lock
-from gapless.spool.passing import Need, need_of, unread_rows
+from gapless.spool.passing import Need, Trimmed, Usage, need_of, unread_rows
 from gapless.spool.readers import read_readers
 from gapless.spool.recovery import Recovered, recover
 from gapless.spool.segments import SpoolInfo, segment_path
-from gapless.spool.store import Store
+from gapless.spool.store import Store, make_folders, read_or_make
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+__all__ = ["Spool", "Trimmed", "Usage"]
 
 NOBODY = Address(0, 0)
 
@@ -59,31 +60,6 @@ class Stream:
         self.name = self.named = ""
         self.high = self.appended = high
         self.dropped = self.lost = self.seen_ns = 0
-
-
-class Trimmed(NamedTuple):
-    """What trimming has deleted; ``dropped`` are messages that a reader still needed."""
-
-    segments: int = 0
-    freed_bytes: int = 0
-    dropped: int = 0
-
-
-class Usage(NamedTuple):
-    """What a spool holds now.
-
-    ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting (``bytes`` or ``age``),
-    or empty; ``lag`` is how many messages each reader has not passed yet; ``dropped`` how many were dropped so far.
-    """
-
-    used_bytes: int
-    pending_bytes: int
-    room_bytes: int | None
-    segments: int
-    oldest_age_ns: int
-    limited: str
-    lag: dict[str, int]
-    dropped: int
 
 
 class Spool:
@@ -135,12 +111,12 @@ class Spool:
         """
         root = Path(path)
         if create:
-            _make_folders(root)
+            make_folders(root)
         elif not root.is_dir():
             raise SpoolMismatch(f"{root}: there is no spool here; give the folder of one", root)
         lock = Lock(root)
         try:
-            info = _read_or_make(root, group, name, node, create=create)
+            info = read_or_make(root, group, name, node, create=create)
             spool = cls(root, info, limits or Limits(), lock, sync=sync)
             spool._recover()
         except BaseException:
@@ -200,8 +176,18 @@ class Spool:
         self._line.append(draft)
         self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
 
-    def append_lost(self, origin: Address, first: int, last: int) -> None:
-        """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays."""
+    def reached(self, origin: Address) -> int | None:
+        """Return up to where a stream is in line or durable; None if it is new here."""
+        stream = self._streams.get(origin)
+        return None if stream is None else stream.appended
+
+    def append_lost(
+        self, origin: Address, first: int, last: int, *, collected_ns: int | None = None, repeated: bool = False
+    ) -> None:
+        """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays.
+
+        With ``repeated`` they do not count as lost: the spool has the same ones in another stream.
+        """
         if not 0 < first <= last:
             raise LocalProtocolError(f"{first}..{last} is no range of messages")
         stream = self._streams.get(origin)
@@ -215,8 +201,9 @@ class Spool:
             )
         first = stream.appended + 1
         stream.appended = last
-        stream.seen_ns = self._now(None)
-        self._line.append(_lost(origin, first, last, stream.seen_ns))
+        stream.seen_ns = self._now(collected_ns)
+        draft = _lost(origin, first, last, stream.seen_ns)
+        self._line.append(draft._replace(rows=0) if repeated else draft)
         self.pending_bytes += HEADER_BYTES
 
     # Committing
@@ -272,7 +259,7 @@ class Spool:
         """Begin a segment with a STATE and these records."""
         self._forget_streams({draft.origin for draft in drafts})
         drafts = [self._state_draft(self._kept_blob), *drafts]
-        self._take(drafts, self._store.begin(drafts, self._now(None)))
+        self._take(drafts, self._store.begin(drafts, time.time_ns()))
         for origin in self.marks:
             stream = self._streams[origin]
             stream.named = stream.name
@@ -282,7 +269,7 @@ class Spool:
     def _vanished(self) -> list[Draft]:
         """Return what says that the messages of a deleted segment are lost."""
         return [
-            _lost(parse_key(key), stream.first, stream.last, self._now(None))
+            _lost(parse_key(key), stream.first, stream.last, self._clock_ns)
             for index in self._store.vanished
             for key, stream in index.streams.items()
         ]
@@ -339,7 +326,8 @@ class Spool:
             for each in self._streams.values()
             if each.origin in self.marks
         )
-        state = State(self.group, streams, self._store.previous, max(self._first, low))
+        first = max(self._first, low)
+        state = State(self.group, streams, self._store.previous, first, self.info.name, self.info.node)
         return Draft(STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns)
 
     def _forget_streams(self, wanted: set[Address]) -> None:
@@ -363,7 +351,8 @@ class Spool:
                 raise self._full("age")
         if not limits.max_bytes:
             return
-        over_bytes = self._store.used_bytes + self.pending_bytes - limits.max_bytes
+        doomed_bytes = sum(index.end for number, index in self._store.sealed.items() if number < self._first)
+        over_bytes = self._store.used_bytes - doomed_bytes + self.pending_bytes - limits.max_bytes
         if over_bytes <= 0:
             return
         need = need_of(read_readers(self.path))
@@ -435,6 +424,7 @@ class Spool:
         """Delete the oldest segments that every reader has passed, and keep the limits; seal a segment that is old."""
         if self._closed:
             raise LocalProtocolError("the spool is closed")
+        self._lock = self._lock.still_held()
         need = need_of(read_readers(self.path))
         before = sum(stream.dropped for stream in self._streams.values())
         if self._must_rotate():
@@ -608,36 +598,3 @@ def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:
     payload = bytes(content) if plain else content.payload
     origin, first, last = delivery.origin, delivery.first, delivery.last
     return Draft(MESSAGE, origin, first, last, 1, b"", payload, flags, of_view or view, sent_ns, now_ns)
-
-
-def _make_folders(root: Path) -> None:
-    try:
-        for folder in (root, root / "segments", root / "readers"):
-            folder.mkdir(parents=folder is root, exist_ok=True)
-    except OSError as error:
-        raise from_os_error(error, root, "making the folders of the spool") from error
-
-
-def _read_or_make(root: Path, group: str, name: str, node: int | None, *, create: bool) -> SpoolInfo:
-    try:
-        info = SpoolInfo.read(root)
-    except FileNotFoundError:
-        if not create:
-            raise SpoolMismatch(f"{root}: there is no spool here (no spool.json)", root) from None
-        drawn = secrets.randbits(63) + 1 if node is None else node
-        info = SpoolInfo(group, secrets.token_bytes(16), name, drawn, time.time_ns())
-        try:
-            info.write(root)
-        except OSError as error:
-            raise from_os_error(error, root / "spool.json", "writing it") from error
-        return info
-    if info.group != group:
-        raise SpoolMismatch(
-            f"{root}: this is the spool of the group {info.group!r}, not of {group!r}; use another folder", root
-        )
-    if name and info.name != name:
-        raise SpoolMismatch(
-            f"{root}: this is the spool of the collector {info.name!r}, not of {name!r}; use another folder or name",
-            root,
-        )
-    return info

@@ -1,0 +1,249 @@
+"""``gapless spool``: look into a spool, check it, repair it, export it, forget a reader."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gapless.spool import SpoolView
+    from gapless.spool.check import Report
+
+path_argument = click.argument("path", type=click.Path(path_type=Path))
+MOST_LINES = 50
+
+
+@click.group()
+def spool() -> None:
+    """What a collector has stored: look into it, check it, repair it, export it, forget a reader of it.
+
+    PATH is the folder of the spool. Every command here takes --json.
+    """
+
+
+@spool.command("ls")
+@path_argument
+@json_option
+def ls(path: Path, as_json: bool) -> int:
+    """List the segments, streams and readers of a spool."""
+    from gapless.spool import SpoolView
+    from gapless.spool.lock import describe_holder, is_locked
+
+    view = SpoolView(path)
+    writer = describe_holder(path) if is_locked(path) else ""
+    told = {
+        "path": str(path),
+        "group": view.group,
+        "id": view.spool_id,
+        "collector": view.info.name,
+        "writer": writer,
+        "bytes": sum(index.end for index in view.segments()),
+        "segments": _segments(view),
+        "streams": _streams(view),
+        "readers": _readers(view),
+    }
+    if as_json:
+        print_json(told)
+        return 0
+    out = console()
+    out.print(
+        f"{path}: group {view.group}, {told['bytes']:,} bytes; {f'written by {writer}' if writer else 'no writer'}"
+    )
+    for title in ("segments", "streams", "readers"):
+        rows: Any = told[title]
+        if rows:
+            shown = rows if len(rows) <= MOST_LINES else rows[-MOST_LINES:]
+            more = f" (the last {MOST_LINES} of {len(rows)})" if len(rows) > MOST_LINES else ""
+            columns = [name.replace("_", " ") for name in shown[0]]
+            out.print(make_table(f"{title.capitalize()}{more}", columns, (row.values() for row in shown)))
+        else:
+            out.print(f"No {title}.")
+    return 0
+
+
+def _segments(view: SpoolView) -> list[dict[str, object]]:
+    return [
+        {
+            "number": index.number,
+            "bytes": index.end,
+            "streams": len(index.streams),
+            "messages": sum(stream.rows for stream in index.streams.values()),
+            "begun": _when(index.created_ns),
+            "newest": _when(index.collected_ns),
+        }
+        for index in view.segments()
+    ]
+
+
+def _streams(view: SpoolView) -> list[dict[str, object]]:
+    low, high, names, dropped = view.low(), view.high(), view.names(), view.dropped()
+    rows = view.rows(low, high)
+    holes: dict[str, int] = {}
+    for hole in view.lost():
+        holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
+    return [
+        {
+            "stream": key,
+            "name": names.get(key, ""),
+            "low": low[key],
+            "high": high[key],
+            "messages": rows[key],
+            "lost": holes.get(key, 0),
+            "dropped": dropped.get(key, 0),
+        }
+        for key in high
+    ]
+
+
+def _readers(view: SpoolView) -> list[dict[str, object]]:
+    high = view.high()
+    return [
+        {"reader": each.name, "lag": sum(view.rows(each.digest, high).values()), "said": _when(each.when_ns)}
+        for each in view.readers()
+    ]
+
+
+def _when(when_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(when_ns / 1e9)) if when_ns else ""
+
+
+@spool.command("check")
+@path_argument
+@json_option
+def check(path: Path, as_json: bool) -> int:
+    """Look at every checksum and every message number. The exit code is 1 if something is damaged.
+
+    Nothing is changed. It may run while a collector writes.
+    """
+    from gapless.spool.check import check as look
+
+    with progress_bar("checking", _total_bytes(path), quiet=as_json) as done:
+        report = look(path, progress=done)
+    _show(path, report, as_json=as_json, repaired=False)
+    return 1 if report.problems else 0
+
+
+@spool.command("repair")
+@path_argument
+@json_option
+def repair(path: Path, as_json: bool) -> int:
+    """Cut out what is damaged, record the messages that it has cost as lost, and say which they are.
+
+    Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left as it is.
+    """
+    from gapless.spool.check import repair as mend
+
+    with progress_bar("repairing", _total_bytes(path), quiet=as_json) as done:
+        report = mend(path, progress=done)
+    _show(path, report, as_json=as_json, repaired=True)
+    return 0
+
+
+def _total_bytes(path: Path) -> int | None:
+    return sum(each.stat().st_size for each in (path / "segments").glob("*.run")) or None
+
+
+def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
+    from gapless.spool.check import as_json as plain
+
+    if as_json:
+        print_json({"path": str(path), "repaired": repaired and bool(report.problems), **plain(report)})
+        return
+    out = console()
+    out.print(
+        f"{path}: {report.segments:,} segments, {report.records:,} records, {report.messages:,} messages, "
+        f"{report.size_bytes:,} bytes; {report.lost:,} messages are recorded as lost"
+    )
+    for note in report.notes:
+        out.print(f"note: {note}")
+    if not report.problems:
+        out.print("No damage.")
+        return
+    rows = [
+        (each.path.name, each.offset, each.what, each.stream, f"{each.first}..{each.last}" if each.stream else "")
+        for each in report.problems
+    ]
+    title = "Was damaged, and is repaired" if repaired else "Damaged"
+    out.print(make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MOST_LINES]))
+    if len(rows) > MOST_LINES:
+        out.print(f"… and {len(rows) - MOST_LINES} more; --json lists them all")
+    if not repaired:
+        out.print(f"Stop the collector and run: gapless spool repair {path}")
+
+
+@spool.command("export")
+@path_argument
+@click.option("--format", "format_", metavar="NAME", help="jsonl or parquet; by default what the file's name says.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; without it JSON lines are printed.")
+@click.option("--from", "start", metavar="DIGEST", help="After these numbers, such as '{\"a1.5\": 100}', or a file.")
+@click.option("--to", "end", metavar="DIGEST", help="Up to and with these numbers; streams not named are left out.")
+@json_option
+def export(
+    *, path: Path, format_: str | None, output: Path | None, start: str | None, end: str | None, as_json: bool
+) -> int:
+    """Write the messages of a spool, or of a range of it, as JSON lines or Parquet.
+
+    One row for each message: group, origin, name, number, mode, view, times, headers and payload.
+    """
+    from gapless.spool import SpoolView
+    from gapless.spool.export import JSON_LINES, PARQUET, count_rows, export as write
+    from gapless.spool.lock import is_locked
+
+    if as_json and output is None:
+        raise click.UsageError("--json tells what was written to a file: name one with -o")
+    guessed = PARQUET if output is not None and output.suffix == ".parquet" else JSON_LINES
+    view = SpoolView(path, whole=not is_locked(path))
+    begin, until = _digest(start, "--from"), _digest(end, "--to")
+    total = count_rows(view, begin, until)
+    with progress_bar("exporting", total, quiet=as_json or output is None) as done:
+        count = write(view, output, format=format_ or guessed, start=begin, end=until, progress=done)
+    if as_json:
+        print_json({"path": str(path), "output": str(output), "format": format_ or guessed, "messages": count})
+    elif output is not None:
+        click.echo(f"{output}: {count:,} messages")
+    return 0
+
+
+def _digest(text: str | None, option: str) -> dict[str, int] | None:
+    from gapless.spool.readers import check_digest
+
+    if text is None:
+        return None
+    try:
+        told = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f'{option} = {text!r}: expected a digest such as {{"a1.5": 100}}, or a file with one'
+        ) from None
+    except ValueError as error:
+        raise ConfigError(f'{option}: not JSON ({error}); expected a digest such as {{"a1.5": 100}}') from None
+    if not isinstance(told, dict):
+        raise ConfigError(f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(told).__name__}')
+    return check_digest(told)
+
+
+@spool.command("forget")
+@path_argument
+@click.argument("reader")
+@json_option
+def forget(path: Path, reader: str, as_json: bool) -> int:
+    """Take READER off the list, so that the spool keeps nothing for it. The exit code is 1 if it was not there."""
+    from gapless.spool import SpoolView
+
+    view = SpoolView(path)
+    known = [each.name for each in view.readers()]
+    gone = view.forget(reader)
+    if as_json:
+        print_json({"path": str(path), "reader": reader, "forgotten": gone})
+    elif gone:
+        click.echo(f"{reader} is forgotten")
+    else:
+        click.echo(f"{path} has no reader {reader!r}; it has: {', '.join(known) or 'none'}")
+    return 0 if gone else 1

@@ -1,0 +1,152 @@
+"""A spool, or a part of it, as JSON lines or Parquet.
+
+The file is there as a whole or not at all: it gets its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gapless.errors import ConfigError
+from gapless.headers import may_have, split
+from gapless.modes import Mode
+from gapless.run import ACKED
+from gapless.spool.errors import from_os_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.spool.reading import Record
+    from gapless.spool.view import SpoolView
+
+JSON_LINES = "jsonl"
+PARQUET = "parquet"
+FORMATS = (JSON_LINES, PARQUET)
+BATCH_ROWS = 16_384
+BATCH_BYTES = 16 * 1024 * 1024
+
+Progress = Callable[[int], None]
+"""Told how many messages are done."""
+
+
+def export(
+    view: SpoolView,
+    target: Path | None,
+    *,
+    format: str = JSON_LINES,  # noqa: A002 - the word that users know
+    start: Mapping[str, int] | None = None,
+    end: Mapping[str, int] | None = None,
+    progress: Progress = lambda _done: None,
+) -> int:
+    """Write the messages after ``start``, up to and with ``end``; return how many. ``target`` None is standard output.
+
+    The order is that of the streams' keys, and within a stream that of its seqnos.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"format = {format!r}: expected one of {', '.join(FORMATS)}")
+    if target is None and format == PARQUET:
+        raise ConfigError("Parquet cannot go to standard output; name a file")
+    rows = _rows(view, start or {}, view.high() if end is None else end)
+    if target is None:
+        return _json_lines(rows, sys.stdout, progress)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if format == JSON_LINES:
+            with part.open("w", encoding="utf-8") as file:
+                count = _json_lines(rows, file, progress)
+        else:
+            count = _parquet(rows, part, progress)
+        part.replace(target)
+    except FileNotFoundError:
+        raise ConfigError(f"{target}: there is no folder {target.parent}; make it, or name another file") from None
+    except OSError as error:
+        raise from_os_error(error, target, "writing it") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def count_rows(view: SpoolView, start: Mapping[str, int] | None, end: Mapping[str, int] | None) -> int:
+    """Return how many messages an export will have."""
+    return sum(view.rows(start or {}, view.high() if end is None else end).values())
+
+
+def _rows(view: SpoolView, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    for each in view.slices(start, end):
+        for record in view.records(each):
+            yield from _messages(view.group, record)
+
+
+def _messages(group: str, record: Record) -> Iterator[dict[str, Any]]:
+    told = {
+        "group": group,
+        "origin": record.stream,
+        "name": record.name,
+        "mode": str(Mode.ACKNOWLEDGED if record.flags & ACKED else Mode.ORDERED),
+        "view": record.view,
+        "sent_ns": record.sent_ns,
+        "collected_ns": record.collected_ns,
+    }
+    wrapped = may_have(record.payload)
+    for seqno, message in zip(record.seqnos(), record.messages(), strict=True):
+        headers, payload = split(message) if wrapped else ({}, message)
+        yield {**told, "seqno": seqno, "headers": headers, "payload": payload}
+
+
+def _json_lines(rows: Iterator[dict[str, Any]], file: TextIO, progress: Progress) -> int:
+    count = 0
+    for row in rows:
+        file.write(json.dumps(_plain(row)) + "\n")
+        count += 1
+        if not count % 1000:
+            progress(count)
+    return count
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON can say it: text as text, other bytes as base64."""
+    payload, headers = row.pop("payload"), row.pop("headers")
+    if headers:
+        row["headers"] = {name: base64.b64encode(value).decode() for name, value in headers.items()}
+    try:
+        row["text"] = payload.decode()
+    except UnicodeDecodeError:
+        row["base64"] = base64.b64encode(payload).decode()
+    return row
+
+
+def _parquet(rows: Iterator[dict[str, Any]], path: Path, progress: Progress) -> int:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise ConfigError("Parquet needs pyarrow; run: pip install pyarrow") from None
+    instant = pa.timestamp("ns", tz="UTC")
+    fields = [("group", pa.string()), ("origin", pa.string()), ("name", pa.string()), ("seqno", pa.int64())]
+    fields += [("mode", pa.string()), ("view", pa.int64()), ("sent", instant), ("collected", instant)]
+    fields += [("headers", pa.map_(pa.string(), pa.binary())), ("payload", pa.binary())]
+    schema = pa.schema(fields)
+    count = size_bytes = 0
+    batch: dict[str, list[Any]] = {name: [] for name, _ in fields}
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for row in rows:
+            row["sent"], row["collected"] = row.pop("sent_ns") or None, row.pop("collected_ns")
+            row["headers"] = list(row["headers"].items())
+            for name, column in batch.items():
+                column.append(row[name])
+            count += 1
+            size_bytes += len(row["payload"])
+            if len(batch["seqno"]) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                writer.write_batch(pa.record_batch(batch, schema=schema))
+                batch = {name: [] for name, _ in fields}
+                size_bytes = 0
+                progress(count)
+        if batch["seqno"]:
+            writer.write_batch(pa.record_batch(batch, schema=schema))
+    return count

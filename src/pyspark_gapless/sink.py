@@ -1,0 +1,135 @@
+"""The sink: ``df.writeStream.format("gapless").option("group", …)`` and ``df.write``; docs/spark-sink.md.
+
+On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process of its own: a batch
+is settled, published and marked as such (``staging.py``, ``publishing.py``), each step so that it can be done again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from gapless.errors import ConfigError
+from pyspark_gapless import sink_options
+from pyspark_gapless.encoding import Encoding, choose, encoder
+from pyspark_gapless.publishing import publish
+from pyspark_gapless.sink_options import SinkOptions
+from pyspark_gapless.staging import Part, SinkError, Staging, default_root
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver's side: of which query the rows are, and where they stand."""
+
+    query: str
+    part: Part
+
+
+class Writes:
+    """What makes a data source one that can be written to."""
+
+    options: Any
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a batch."""
+        options = sink_options.parse(self.options)
+        if overwrite:
+            raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
+        return GaplessWriter(options, choose(schema, options.form))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
+        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
+        options = sink_options.parse(self.options)
+        root = default_root(options.checkpoint, options.staging)
+        return GaplessStreamWriter(options, choose(schema, options.form), root)
+
+
+def _stage(
+    options: SinkOptions, encoding: Encoding, staging: Staging, batch: int, rows: Iterator[pa.RecordBatch]
+) -> Staged:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    convert = encoder(encoding, options.config.max_message_bytes)
+    return Staged(staging.query, staging.stage(batch, partition, map(convert, rows)))
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+class GaplessStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each once."""
+
+    def __init__(self, options: SinkOptions, encoding: Encoding, root: Path) -> None:
+        self.options = options
+        self.encoding = encoding
+        self.root = root
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(_QUERY)
+        batch = None if context is None else context.getLocalProperty(_BATCH)
+        if not query or not batch:
+            raise SinkError("Spark does not say which query and batch a task is of: use PySpark 4.2 or later")
+        return _stage(self.options, self.encoding, Staging(self.root, query), int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish a batch, unless that was done before."""
+        told = _told(messages)
+        if not told:
+            return
+        staging = Staging(self.root, told[0].query)
+        parts = [message.part for message in told]
+        with staging.locked(self.options.deliver_timeout_ns):
+            if batchId <= staging.published():
+                staging.discard(batchId, parts)
+                return
+            publish(staging, staging.settle(batchId, parts), self.options)
+            staging.finish(batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete what was staged; what is settled stays, for the batch will be committed again."""
+        for message in _told(messages):
+            Staging(self.root, message.query).discard(batchId, [message.part])
+
+
+class GaplessWriter(DataSourceArrowWriter):
+    """Writes a DataFrame, in the order of its partitions."""
+
+    def __init__(self, options: SinkOptions, encoding: Encoding) -> None:
+        self.options = options
+        self.encoding = encoding
+        root = default_root("", options.staging or str(Path(tempfile.gettempdir()) / "gapless-sink"))
+        self.staging = Staging(root, f"write-{uuid.uuid4()}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one partition."""
+        return _stage(self.options, self.encoding, self.staging, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish all rows."""
+        manifest = self.staging.settle(0, [message.part for message in _told(messages)])
+        publish(self.staging, manifest, self.options)
+        self.staging.remove()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Delete what was staged."""
+        self.staging.remove()
