@@ -65,13 +65,15 @@ def take(turn: Turn) -> Sample:
     return Sample(wall_s if own_s is None else own_s, tree_cpu_s() - cpu_s)
 
 
-def alternate(turns: Mapping[str, Turn], rounds: int, tick: Callable[[], None]) -> dict[str, list[Sample]]:
-    """Give all their turns, round by round, after one round that does not count."""
+def alternate(
+    turns: Mapping[str, Turn], rounds: int, warm_ups: int, tick: Callable[[], None]
+) -> dict[str, list[Sample]]:
+    """Give all their turns, round by round; the first ones only warm up."""
     found: dict[str, list[Sample]] = {name: [] for name in turns}
-    for number in range(rounds + 1):
+    for number in range(-warm_ups, rounds):
         for name, turn in turns.items():
             sample = take(turn)
-            if number:
+            if number >= 0:
                 found[name].append(sample)
             tick()
     return found

@@ -194,12 +194,14 @@ TURNS = 10
 """How many turns a round has; a test keeps it true."""
 
 
-def measure(spark: SparkSession, folder: Path, cell: Cell, rounds: int, tick: Callable[[], None]) -> list[Figure]:
+def measure(
+    spark: SparkSession, folder: Path, cell: Cell, rounds: int, warm_ups: int, tick: Callable[[], None]
+) -> list[Figure]:
     """Measure one cell."""
     reads = Reads(spark, folder, cell)
     folder.mkdir()
     try:
         reads.prepare()
-        return list(figures(cell, alternate(reads.turns(), rounds, tick)))
+        return list(figures(cell, alternate(reads.turns(), rounds, warm_ups, tick)))
     finally:
         shutil.rmtree(folder)

@@ -1,7 +1,8 @@
 """The sink: ``df.writeStream.format("gapless").option("group", …)`` and ``df.write``; docs/spark-sink.md.
 
 On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process of its own: a batch
-is settled, published and marked as such (``staging.py``, ``publishing.py``), each step so that it can be done again.
+is settled, published and marked as such (``staging.py``, ``publishing.py``, ``publisher.py``), each step so that it can
+be done again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from gapless.errors import ConfigError
 from pyspark_gapless import sink_options
 from pyspark_gapless.encoding import Encoding, choose, encoder
-from pyspark_gapless.publishing import publish
+from pyspark_gapless.publisher import publish_apart
 from pyspark_gapless.sink_options import SinkOptions
 from pyspark_gapless.staging import Part, SinkError, Staging, default_root
 
@@ -98,7 +99,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
             if batchId <= staging.published():
                 staging.discard(batchId, parts)
                 return
-            publish(staging, staging.settle(batchId, parts), self.options)
+            publish_apart(staging, staging.settle(batchId, parts), self.options)
             staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -123,7 +124,7 @@ class GaplessWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows."""
         manifest = self.staging.settle(0, [message.part for message in _told(messages)])
-        publish(self.staging, manifest, self.options)
+        publish_apart(self.staging, manifest, self.options)
         self.staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
