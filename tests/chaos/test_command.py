@@ -10,7 +10,7 @@ import pytest
 from gapless.cli import app, chaos as command
 from pyspark_gapless.chaos import run as running
 from pyspark_gapless.chaos.judge import Verdict
-from pyspark_gapless.chaos.plan import VICTIMS
+from pyspark_gapless.chaos.plan import VICTIMS, Plan
 from pyspark_gapless.chaos.run import Result, totals
 
 
@@ -46,7 +46,7 @@ def found(seed: int, **figures: int) -> Result:
     findings = ["missing: 2 messages, 5..6 of producer 1 (a.1 5..6)"] if figures.get("missing") else []
     verdict = Verdict(sent=12, acknowledged=10, rows=11, findings=findings, **figures)
     kills = dict.fromkeys(VICTIMS, 0) | {"producer": 1, "driver": 2}
-    return Result(seed, verdict, kills, 3, 0, {"all": 12.3}, Path("kept") if findings else None)
+    return Result(Plan(seed, rate=seed * 50), verdict, kills, 3, 0, {"all": 12.3}, Path("kept") if findings else None)
 
 
 def test_a_table_shows_each_seed_and_what_is_wrong_with_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,8 +57,14 @@ def test_a_table_shows_each_seed_and_what_is_wrong_with_it(capsys: pytest.Captur
     assert [line.split("│")[1].strip() for line in lines] == ["1", "2", "all"]
     assert [line.split("│")[5].strip() for line in lines] == ["0", "2", "2"]
     assert [line.split("│")[-2].strip() for line in lines] == ["yes", "no", "no"]
-    assert "gapless chaos --seed 2" in shown
+    assert "once more: gapless chaos --seed 2\n" in shown
     assert "5..6 of producer 1" in shown
+
+
+def test_how_to_run_a_seed_once_more() -> None:
+    assert Plan(7).again == "gapless chaos --seed 7"
+    changed = Plan(7, rate=50, loss=0.1, group_kills=5).again
+    assert changed == "gapless chaos --seed 7 --rate 50 --loss 0.1 --group-kills 5"
 
 
 def test_a_program_gets_figures_for_each_seed_and_in_all() -> None:

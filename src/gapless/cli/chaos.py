@@ -140,7 +140,7 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
         if result.pressure is not None:
             _show_pressure(result.pressure)
         if not result.is_sound:
-            screen.print(f"seed {result.seed} is in {result.folder}; once more: gapless chaos --seed {result.seed}")
+            screen.print(f"seed {result.seed} is in {result.folder}; once more: {result.plan.again}")
             for finding in result.verdict.findings[:MOST_SHOWN]:
                 screen.print(f"  {finding}", style="red", markup=False)
 
