@@ -31,14 +31,12 @@ from pyspark_gapless.chaos.processes import (
     wait_until,
 )
 from pyspark_gapless.chaos.producer import Task
-from pyspark_gapless.chaos.spark import Spark
+from pyspark_gapless.chaos.spark import BUSY, Spark
 from pyspark_gapless.shipping import package_root
 
 GROUP = "chaos"
 NAME = "collector"
 READER = "chaos"
-BUSY = "Python worker failed to connect back"
-"""What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
 PATIENCE_S = 600.0
 """How long anything may take before a run is given up."""
 
@@ -231,6 +229,7 @@ class Stage:
         def now() -> bool:
             if self._over.is_set():
                 raise _OverError("the other hand has failed")
+            self.spark.driver.check()
             return bool(holds())
 
         wait_until(now, what, PATIENCE_S)
@@ -300,6 +299,7 @@ class Stage:
         driver = self.spark.driver
         driver.until(lambda: driver.ready, "it does not get ready", PATIENCE_S)
         driver.tell(json.dumps({"do": "drain"}))
+        self._until(lambda: driver.drained or driver.is_over, "the query does not come to its end")
         driver.until(lambda: driver.drained, "the query does not come to its end", PATIENCE_S)
         self.failures += driver.failures
         assert self.collector is not None
