@@ -26,7 +26,7 @@ from gapless.spool.collector import Collector
 from pyspark_gapless import java
 from pyspark_gapless.installed import look
 from pyspark_gapless.offsets import digest_of
-from pyspark_gapless.pipeline import Pipeline, Step, log, reason
+from pyspark_gapless.pipeline import Patience, Pipeline, Step, reason
 from pyspark_gapless.plant.ledger import Ledger
 from pyspark_gapless.plant.plan import GROUP, OWN, SPOOL, About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, Pace, Producer, lossy
@@ -303,20 +303,14 @@ class _Followed:
         self.step = step
         self.query = step.start(spark, every_s=every_s)
         self._again = partial(step.start, spark, every_s=every_s)
-        self._batches = step.table.batches
-        self._failures = 0
+        self._patience = Patience(step, TRIES)
 
     def check(self) -> None:
         """Start the query again if it has failed; raise why if it fails again and again."""
         error: Exception | None = self.query.exception()
-        if error is None:
-            return
-        self._failures = self._failures + 1 if self.step.table.batches == self._batches else 1
-        self._batches = self.step.table.batches
-        if self._failures == TRIES:
-            raise error
-        log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(str(error)))
-        self.query = self._again()
+        if error is not None:
+            self._patience.take(error)
+            self.query = self._again()
 
 
 @contextmanager
