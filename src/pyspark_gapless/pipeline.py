@@ -7,6 +7,7 @@ streaming query with a checkpoint of its own, so it goes on where it was. docs/p
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -38,6 +39,7 @@ SLOW: Final = "Python worker failed to connect back"
 MOST_SLOW: Final = 20
 """So often in a row that is waited out."""
 
+_RAISED: Final = re.compile(r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)")
 _TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
 
 
@@ -171,10 +173,12 @@ class Patience:
 
 
 def reason(text: str) -> str:
-    """Return the line of Spark's message that says why: what Gapless raised in there, or else the first one."""
+    """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("gapless.", "pyspark_gapless."))]
-    return (ours[-1].partition(": ")[2] if ours else "") or (lines[0] if lines else "Spark gave no reason")
+    raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if not raised:
+        return lines[0] if lines else "Spark gave no reason"
+    return raised[-1]["ours"] or raised[-1][0]
 
 
 class Pipeline:

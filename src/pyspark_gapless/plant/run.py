@@ -96,6 +96,7 @@ class _Run:
         self.producers: list[Producer] = []
         self.collector: Collector | None = None
         self._view: SpoolView | None = None
+        self._high: Mapping[str, int] = {}
         self._rows_before = 0
 
     def run(self) -> Report:
@@ -119,7 +120,8 @@ class _Run:
                 return examine(
                     spark,
                     self.pipeline,
-                    ledgers=self._ledgers() if self.about.kind == OWN else None,
+                    ledgers=self._ledgers(),
+                    high=None if self.about.kind == OWN else self._high,
                     sent=sum(producer.sent for producer in self.producers),
                     since=since,
                 )
@@ -146,6 +148,7 @@ class _Run:
         for producer in self.producers:
             producer.stop()
         self._check()
+        self._high = self._spool_figures()[1]
         self._phase = "catching up"
         self.pipeline.catch_up(spark, TRIES)
 
