@@ -44,9 +44,9 @@ def decode(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
-    return frame.withColumn("json", F.from_json(F.col("payload").cast("string"), _TEXTS, options)).select(
-        "origin", "seqno", "sent", "collected", "json.*"
-    )
+    found = F.from_json(F.col("payload").cast("string"), _TEXTS, options)
+    made = frame.withColumn("json", found).select("origin", "seqno", "sent", "collected", "json", "json.*")
+    return made.withColumn("broken", F.col("json").isNull() | F.col("broken").isNotNull()).drop("json")
 
 
 def give_types(frame: DataFrame) -> DataFrame:
@@ -56,7 +56,7 @@ def give_types(frame: DataFrame) -> DataFrame:
     kinds = {name: Silver.columns[name] for name in ("number", "at", "celsius", "humidity")}
     typed = {name: F.col(name).try_cast(kind) for name, kind in kinds.items()}
     problems = [
-        _when(F.col("broken").isNotNull(), "not a JSON object"),
+        _when(F.col("broken"), "not a JSON object"),
         *(_when(F.col(name).isNull(), f"no {name}") for name in ("site", "sensor", *kinds)),
         *(_when(typed[name].isNull(), f"{name} is no {kind}") for name, kind in kinds.items()),
         *(

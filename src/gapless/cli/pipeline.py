@@ -61,9 +61,6 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     also if it was killed. At the end bronze is compared with what was acknowledged; the exit code is 1 if something is
     lost or repeated. docs/pipeline.md says more.
     """
-    from pyspark_gapless.installed import look
-
-    look()
     from pyspark_gapless.plant.plan import MESSAGES, Plan
     from pyspark_gapless.plant.run import run
 
@@ -164,9 +161,8 @@ def live_view(output: Path, stand: Stand, speeds: Speeds) -> Group:
     )
     if not stand.expected:
         return Group(head, table)
-    done = min(stand.acknowledged, stand.rows.get("bronze", 0))
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=stand.expected, completed=done, width=BAR))
+    bar.add_row(ProgressBar(total=stand.expected, completed=stand.arrived, width=BAR))
     return Group(head, bar, table)
 
 

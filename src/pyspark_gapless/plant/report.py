@@ -203,6 +203,7 @@ def watermark_of(checkpoint: Path) -> datetime | None:
 def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
     """Return how many rows this run has added, and how long they took to come."""
     import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -213,7 +214,7 @@ def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
         there_s = folder.stat().st_mtime
         for path in folder.glob("*.parquet"):
             rows = pq.read_table(path, columns=["sent", "payload"], partitioning=None)
-            sent_us = rows["sent"].cast("timestamp[us, tz=UTC]").cast("int64").to_numpy()
+            sent_us = rows["sent"].cast(pa.timestamp("us", "UTC")).cast("int64").to_numpy()
             waits.append(there_s - sent_us / MEGA)
             new_bytes += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
             first_s, last_s = min(first_s, float(sent_us.min(initial=2**62)) / MEGA), max(last_s, there_s)

@@ -63,6 +63,8 @@ class Stand:
     """How many readings this run is to send, if it has producers and they come to an end."""
     spool_bytes: int = 0
     lag: int = 0
+    arrived: int = 0
+    """How many rows this run has added to bronze."""
     rows: Mapping[str, int] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
 
@@ -94,6 +96,7 @@ class _Run:
         self.producers: list[Producer] = []
         self.collector: Collector | None = None
         self._view: SpoolView | None = None
+        self._rows_before = 0
 
     def run(self) -> Report:
         if self.about.kind == SPOOL:
@@ -104,6 +107,7 @@ class _Run:
             spark = stack.enter_context(_session(self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
+            self._rows_before = self.pipeline.bronze.rows
             since = max(self.pipeline.bronze.published(), default=-1) + 1
             if self.about.kind in {OWN, GROUP}:
                 stack.enter_context(self._collecting())
@@ -267,6 +271,7 @@ class _Run:
             expected=None if None in left or not left else acknowledged + sum(filter(None, left)),
             spool_bytes=size_bytes,
             lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
+            arrived=self.pipeline.bronze.rows - self._rows_before,
             rows={table.kind.name: table.rows for table in tables},
             batches={table.kind.name: table.batches for table in tables},
         )
