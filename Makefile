@@ -59,9 +59,10 @@ format: setup ## let ruff rewrite imports and layout
 demo: setup ## a group at work, in a minute
 	@$(BIN)/gapless demo
 
-bench: setup ## measure the core, and a group over UDP
+bench: setup ## measure the core, a group over UDP, and the pipeline into Spark
 	@$(BIN)/python bench/core.py
 	@$(BIN)/python bench/udp.py
+	@$(BIN)/python bench/spark.py
 
 docs: setup ## regenerate the generated parts of the docs and check all links
 	@$(BIN)/python tools/docs.py
