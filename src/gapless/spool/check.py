@@ -32,6 +32,7 @@ from gapless.spool.format import (
     State,
     StreamState,
     lay_out,
+    lost_drafts,
     pack_preamble,
     parse_key,
     read_preamble,
@@ -131,7 +132,7 @@ class _Walk:
             what = f"{damage.size_bytes} bytes are damaged"
             self._problem(Problem(file.path, damage.offset, what, key, header.first, header.last))
             self.report.lost += header.last - header.first + 1
-            self._keep(_lost(header.origin, header.first, header.last))
+            self._keep(*lost_drafts(header.origin, header.first, header.last, time.time_ns()))
         else:
             self._problem(Problem(file.path, damage.offset, f"{damage.size_bytes} bytes are no record"))
 
@@ -178,11 +179,11 @@ class _Walk:
         self._problem(Problem(path, offset, "messages are missing", key, first, last))
         self.report.lost += last - first + 1
         self.high[key] = last
-        self._keep(_lost(parse_key(key), first, last))
+        self._keep(*lost_drafts(parse_key(key), first, last, time.time_ns()))
 
-    def _keep(self, draft: Draft) -> None:
+    def _keep(self, *drafts: Draft) -> None:
         if self.keep:
-            self.drafts.append(draft)
+            self.drafts += drafts
 
     def _set_aside(self, file: SegmentFile, damage: Damage) -> None:
         folder = self.root / "damaged"
@@ -210,10 +211,6 @@ class _Walk:
             if 0 < draft.kind <= LOST:
                 found[str(draft.origin)] = draft.first - 1
         return found
-
-
-def _lost(origin: Address, first: int, last: int) -> Draft:
-    return Draft(LOST, origin, first, last, last - first + 1, collected_ns=time.time_ns())
 
 
 def check(path: Path | str, *, progress: Progress = lambda _done: None) -> Report:
@@ -286,7 +283,7 @@ def _check_index(walk: _Walk, number: int) -> None:
             raise BadIndex("does not fit the segment")
     except FileNotFoundError:
         return
-    except (BadIndex, ValueError, KeyError, TypeError) as error:
+    except (OSError, BadIndex, ValueError, KeyError, TypeError) as error:
         walk.report.notes.append(f"{path}: {error}; readers make it again from the segment, repair writes it anew")
 
 
