@@ -153,6 +153,8 @@ class _Walk:
         if self.keep:
             body = file.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
             table, payload = body[: header.table_bytes], body[header.table_bytes :]
+            if header.kind == STATE:
+                table = self._without_missing(table)
             told = (header.flags, header.view, header.sent_ns, header.collected_ns)
             range_ = (header.first, header.last, header.rows)
             self._keep(Draft(header.kind, header.origin, *range_, table, payload, *told))
@@ -169,6 +171,12 @@ class _Walk:
             self.high.setdefault(each.key, each.high)
             if header.offset == PREAMBLE_BYTES:
                 owed[each.key] = each.high
+
+    def _without_missing(self, table: bytes) -> bytes:
+        """Return a state that does not speak of a segment before it that is not there."""
+        state = State.unpack(table)
+        is_missing = self.before[0] and state.previous[0] > self.before[0]
+        return state._replace(previous=self.before).pack() if is_missing else table
 
     def _gap(self, path: Path, header: Header, key: str) -> None:
         expected = self.high.get(key, header.first - 1) + 1
