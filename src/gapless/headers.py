@@ -114,7 +114,7 @@ def split(message: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def _decode(body: bytes, size_bytes: int) -> dict[str, bytes] | None:
-    """Return the headers in the first ``size_bytes`` bytes; None if that is not what they are."""
+    """Return the headers in the first ``size_bytes``; None if that is not what they are."""
     if size_bytes > len(body):
         return None
     headers: dict[str, bytes] = {}

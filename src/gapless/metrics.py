@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What the text of :func:`prometheus` is."""
+LAG = "lag."
+"""Begins the gauge of what a reader of a spool has not read; its name follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,8 @@ def _gauges(member: Participant) -> dict[str, int]:
 _HELP = {
     "unmoved_seconds": "For how long the window of messages to all has not moved; 0 if nothing is outstanding.",
     "held_by": "Who holds the window of messages to all.",
+    "spool_lag": "Messages in the spool that a reader has not passed.",
+    "spool_waiting": "1 while the spool takes nothing more and senders wait, else 0.",
     "peer_gap_seconds": "Age of the oldest gap in the stream of a member; 0 if nothing is missing.",
     "peer_acked_ago_seconds": "Time since the last ack of a member.",
     "peer_heard_ago_seconds": "Time since anything was heard of a member.",
@@ -243,7 +247,10 @@ def samples(one: Look) -> Iterator[tuple[str, str, dict[str, str], float]]:
         else:
             yield f"gapless_{_name(family)}_total", "counter", {**base, "kind": reason} if reason else base, value
     for key, value in sorted(one.gauges.items()):
-        yield f"gapless_{_name(key)}", "gauge", base, value
+        if key.startswith(LAG):
+            yield "gapless_spool_lag", "gauge", {**base, "reader": key.removeprefix(LAG)}, value
+        else:
+            yield f"gapless_{_name(key)}", "gauge", base, value
     yield "gapless_view", "gauge", base, one.view
     main = one.sending[0]
     yield "gapless_unmoved_seconds", "gauge", base, _seconds(main.unmoved_ns)

@@ -37,6 +37,8 @@ MOST_RANGES = 256
 """So many ranges of rows are remembered of one batch."""
 LONGEST_QUERY_BYTES = 255
 """The longest name of a query."""
+MOST_DIGITS = 19
+"""The longest number of a batch, a partition or a row: more would not fit where it is remembered."""
 
 _NAME = SINK.encode()
 _HEADED = MARK + bytes((HEADED,))
@@ -68,12 +70,16 @@ def row_of(headers: Headers) -> Row | None:
     if value is None:
         return None
     query, *numbers = value.rsplit(b"/", 3)
-    if len(numbers) != 3 or not all(map(bytes.isdigit, numbers)) or not 0 < len(query) <= LONGEST_QUERY_BYTES:
+    if len(numbers) != 3 or not all(map(_is_number, numbers)) or not 0 < len(query) <= LONGEST_QUERY_BYTES:
         return None
     try:
         return Row(query.decode(), *map(int, numbers))
     except (UnicodeDecodeError, ValueError):
         return None
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= MOST_DIGITS
 
 
 def _value_in(message: bytes) -> bytes | None:
@@ -124,7 +130,7 @@ class Published:
     def fresh(self, headers: Headers) -> bool:
         """Return whether a message with these headers is to be handed on, and remember that it was."""
         row = row_of(headers)
-        return row is None or self._take(self._query(row), row)
+        return row is None or self._take(self._query(row), row.batch, row.row)
 
     def _query(self, row: Row) -> _Query:
         query = self._queries.get(row.query)
@@ -136,8 +142,8 @@ class Published:
             self._queries.move_to_end(row.query)
         return query
 
-    def _take(self, query: _Query, row: Row) -> bool:
-        fresh = query.take(row.batch, row.row)
+    def _take(self, query: _Query, batch: int, row: int) -> bool:
+        fresh = query.take(batch, row)
         self.repeated += not fresh
         self.changes += fresh
         return fresh
@@ -163,23 +169,23 @@ class Published:
 
     def _places(self, messages: Sequence[bytes]) -> Iterator[int]:
         """Return the places of those that are to be handed on; of rows in a row, only the number is looked at."""
-        common, row, query = b"", Row("", 0, 0, 0), _Query(0)
+        common, batch, query = b"", 0, _Query(0)
         for at, message in enumerate(messages):
             value = _value_in(message)
             if value is None:
                 yield at
                 continue
             front, _, number = value.rpartition(b"/")
-            if front == common and number.isdigit():
-                if self._take(query, row._replace(row=int(number))):
+            if front == common and _is_number(number):
+                if self._take(query, batch, int(number)):
                     yield at
                 continue
             found = row_of({SINK: value})
             if found is None:
                 yield at
                 continue
-            common, row, query = front, found, self._query(found)
-            if self._take(query, found):
+            common, batch, query = front, found.batch, self._query(found)
+            if self._take(query, batch, found.row):
                 yield at
 
     def encode(self) -> bytes:

@@ -4,7 +4,7 @@ import json
 import sys
 
 from pyspark_gapless.session import session
-from tests.spark.conftest import QUICK
+from tests.spark.cluster import QUICK
 
 
 def main(given: str) -> None:

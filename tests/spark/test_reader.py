@@ -1,9 +1,8 @@
-"""The reader as Spark calls it, without Spark: offsets, limits, release, replay, replicas, loss."""
+"""The reader as Spark calls it, without Spark: offsets, limits, release, replay, loss."""
 
 from __future__ import annotations
 
 import pickle
-import shutil
 import signal
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from gapless.spool import DROP_OLDEST, Limits, SpoolFull, SpoolMismatch, SpoolView
-from gapless.spool.segments import segment_path
 from pyspark_gapless.offsets import DataLossError
 from pyspark_gapless.options import OptionError
+from pyspark_gapless.release import Releaser
 from pyspark_gapless.stream import MOST_RIVALS, GaplessStreamReader, ReaderTakenError
 from tests.spark.spools import (
     A,
@@ -29,10 +27,8 @@ from tests.spark.spools import (
     latest,
     numbers,
     read,
-    read_batch,
     stream_reader,
 )
-from tests.spark.test_reading import damage
 
 
 @pytest.fixture
@@ -400,6 +396,19 @@ def test_the_last_word_of_a_former_life_is_no_rival(writer: Writer) -> None:
     assert registered(writer.path) == {"r": {"a.1": 40}}
 
 
+def test_a_new_query_under_an_old_name_is_kept_for_at_once(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former query of that name was further; what the new one needs must not go while a release is on its way."""
+    writer.runs(A, 10)
+    writer.commit()
+    former = stream_reader(writer.path, reader="r")
+    latest(former, latest(former, former.initialOffset()))
+    assert registered(writer.path) == {"r": {"a.1": 10}}
+    monkeypatch.setattr(Releaser, "offer", lambda *_: None)
+    fresh = stream_reader(writer.path, reader="r")
+    latest(fresh, fresh.initialOffset())
+    assert registered(writer.path) == {"r": {"a.1": 0}}
+
+
 def test_a_reader_that_gets_a_name_leaves_the_drawn_one(writer: Writer) -> None:
     writer.runs(A, 10)
     writer.commit()
@@ -485,169 +494,6 @@ def test_a_stream_that_the_spool_has_forgotten_leaves_the_offset(tmp_path: Path)
         writer.spool.trim()
     assert digest(start) == {"b.1": 600}
     writer.close()
-
-
-# Replicas
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Writer, Writer]]:
-    one, two = Writer(tmp_path / "one"), Writer(tmp_path / "two")
-    for each in (one, two):
-        each.runs(A, 40)
-        each.runs(B, 40)
-        each.commit()
-    yield one, two
-    one.close()
-    two.close()
-
-
-def spools(pair: tuple[Writer, Writer]) -> str:
-    return f"{pair[0].path},{pair[1].path}"
-
-
-def test_each_stream_comes_from_who_has_more_of_it(pair: tuple[Writer, Writer]) -> None:
-    one, two = pair
-    one.runs(A, 20)
-    one.commit()
-    two.runs(B, 10)
-    two.runs(C, 5)
-    two.commit()
-    reader = stream_reader(spools(pair), reader="r")
-    start = reader.initialOffset()
-    end = latest(reader, start)
-    assert digest(end) == {"a.1": 60, "b.1": 50, "c.1": 5}
-    rows = read(reader, start, end)
-    assert numbers(rows, A) == list(range(1, 61))
-    assert numbers(rows, B) == list(range(1, 51))
-    assert numbers(rows, C) == list(range(1, 6))
-    limited = digest(latest(reader, start, ReadMaxRows(30)))
-    assert sum(limited.values()) <= 30
-    assert all(limited[key] > 0 for key in ("a.1", "b.1", "c.1"))
-    latest(reader, end)
-    assert registered(one.path) == registered(two.path) == {"r": digest(end)}, "both may let it go"
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_damaged_replica_is_stood_in_for(pair: tuple[Writer, Writer], which: int) -> None:
-    reader = stream_reader(spools(pair))
-    start = reader.initialOffset()
-    end = latest(reader, start)
-    whole = read(reader, start, end)
-    damage(pair[which].path, b"a.1-25")
-    damage(pair[which].path, b"b.1-5")
-    rows = read(reader, start, end)
-    assert numbers(rows, A) == numbers(whole, A)
-    assert numbers(rows, B) == numbers(whole, B)
-    assert sorted(row["payload"] for row in rows) == sorted(row["payload"] for row in whole)
-
-
-def test_damage_in_all_replicas_is_an_error(pair: tuple[Writer, Writer]) -> None:
-    reader = stream_reader(spools(pair))
-    start = reader.initialOffset()
-    end = latest(reader, start)
-    for each in pair:
-        damage(each.path, b"a.1-25")
-    with pytest.raises(Exception, match="damaged"):
-        read(reader, start, end)
-
-
-def test_a_missing_replica_is_left_out_and_comes_back(pair: tuple[Writer, Writer], tmp_path: Path) -> None:
-    one, two = pair
-    reader = stream_reader(spools(pair), reader="r")
-    start = reader.initialOffset()
-    end = latest(reader, start)
-    shutil.move(one.path, tmp_path / "away")
-    rows = read(reader, start, end)
-    assert numbers(rows, A) == list(range(1, 41))
-    later = latest(reader, end)
-    assert later == end
-    two.runs(A, 5)
-    two.commit()
-    assert digest(latest(reader, later)) == {"a.1": 45, "b.1": 40}
-    shutil.move(tmp_path / "away", one.path)
-    latest(reader, later)
-    assert registered(one.path)["r"] == digest(later)
-
-
-def test_a_segment_that_is_missing_in_one_replica(pair: tuple[Writer, Writer]) -> None:
-    one, _ = pair
-    reader = stream_reader(spools(pair))
-    start = reader.initialOffset()
-    end = latest(reader, start)
-    parts = reader.partitions(start, end)
-    segment_path(one.path, 1).unlink()
-    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
-    assert numbers(rows, A) == numbers(rows, B) == list(range(1, 41))
-
-
-def test_what_one_replica_has_lost_comes_from_the_other(tmp_path: Path) -> None:
-    one, two = Writer(tmp_path / "one"), Writer(tmp_path / "two")
-    one.runs(A, 10)
-    one.lost(A, 10)
-    one.runs(A, 10)
-    two.runs(A, 25)
-    for each in (one, two):
-        each.commit()
-    reader = stream_reader(f"{one.path},{two.path}")
-    start = reader.initialOffset()
-    rows = read(reader, start, latest(reader, start))
-    assert numbers(rows, A) == list(range(1, 31))
-
-
-def test_replicas_of_two_groups_are_refused(tmp_path: Path) -> None:
-    one, two = Writer(tmp_path / "one", group="x"), Writer(tmp_path / "two", group="y")
-    with pytest.raises(SpoolMismatch, match=r"one group: .*'x'.*'y'"):
-        stream_reader(f"{one.path},{two.path}").initialOffset()
-
-
-# Batch
-
-
-def test_a_batch_reads_between_two_positions(writer: Writer) -> None:
-    writer.runs(A, 30)
-    writer.runs(B, 10)
-    writer.commit()
-    assert len(read_batch(batch_reader(writer.path))) == 40
-    rows = read_batch(batch_reader(writer.path, **{"from": '{"a.1": 5, "b.1": 10}', "to": '{"a.1": 15}'}))
-    assert (numbers(rows, A), numbers(rows, B)) == (list(range(6, 16)), [])
-    rows = read_batch(batch_reader(writer.path, origins="ben"))
-    assert {row["origin"] for row in rows} == {"b.1"}
-    assert read_batch(batch_reader(writer.path, **{"from": "latest"})) == []
-    middle_ms = str(writer.clock_ns // 1_000_000 - 1)
-    assert numbers(read_batch(batch_reader(writer.path, **{"from": middle_ms})), B) == list(range(1, 11))
-    assert len(read_batch(batch_reader(writer.path, to=middle_ms))) == 30
-
-
-def test_a_batch_of_more_than_there_is_takes_what_there_is(writer: Writer) -> None:
-    writer.runs(A, 10)
-    writer.commit()
-    assert len(read_batch(batch_reader(writer.path, to='{"a.1": 100, "f.1": 3}'))) == 10
-
-
-def test_filters_spare_what_cannot_match(writer: Writer) -> None:
-    writer.runs(A, 1000)
-    writer.runs(B, 1000)
-    writer.commit()
-
-    def planned(*filters: Any) -> list[tuple[str, int]]:
-        reader = batch_reader(writer.path, pushdown="true")
-        assert list(reader.pushFilters(list(filters))) == list(filters), "Spark looks at all of them too"
-        return [(row["origin"], row["seqno"]) for row in read_batch(reader)]
-
-    a = [("a.1", n) for n in range(1, 1001)]
-    b = [("b.1", n) for n in range(1, 1001)]
-    assert planned(EqualTo(("origin",), "a.1")) == a
-    assert planned(In(("name",), ("ben", "x"))) == b
-    assert planned(EqualTo(("node",), "a"), EqualTo(("incarnation",), 1)) == a
-    assert planned(EqualTo(("incarnation",), 9)) == []
-    assert planned(GreaterThan(("seqno",), 990), EqualTo(("origin",), "a.1")) == a[990:]
-    assert planned(GreaterThanOrEqual(("seqno",), 10), LessThan(("seqno",), 13), EqualTo(("node",), "b")) == b[9:12]
-    assert planned(In(("seqno",), (5, 7)), LessThanOrEqual(("seqno",), 6), EqualTo(("node",), "b")) == b[4:6]
-    assert planned(EqualTo(("seqno",), 3)) == [("a.1", 3), ("b.1", 3)]
-    half = read_batch(batch_reader(writer.path))[1500]["collected"]
-    assert planned(GreaterThanOrEqual(("collected",), half)) == b[500:]
-    assert len(planned(EqualTo(("payload",), b"x"), EqualTo(("headers", "k"), b"v"))) == 2000
 
 
 def test_a_schema_of_the_user_is_checked(writer: Writer) -> None:

@@ -26,8 +26,8 @@ GROUP = "orders"
 KNOBS = {
     "found_after": "500ms",
     "join_interval": "50ms",
-    "heartbeat_interval": "200ms",
-    "suspect_after": "2s",
+    "heartbeat_interval": "300ms",
+    "suspect_after": "6s",
     "verify_timeout": "500ms",
     "merge_interval": "500ms",
     "leave_timeout": "3s",
@@ -207,7 +207,6 @@ class Place:
             "batch": 20,
             "padding": 50,
             "mode": "acknowledged",
-            "pause_s": 0,
             **more,
         }
         started = Producer(str(HERE / "producer.py"), json.dumps(told))
@@ -250,7 +249,8 @@ def indexes(messages: list[tuple[int, bytes]], number: int) -> list[int]:
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
     """Look again and again until something holds that no process tells."""
     until_s = time.monotonic() + within_s
+    pause = threading.Event()
     while not (found := holds()):
         assert time.monotonic() < until_s, what
-        time.sleep(0.02)
+        pause.wait(0.02)
     return found

@@ -10,7 +10,6 @@ import json
 import queue
 import sys
 import threading
-import time
 from typing import Any
 
 from gapless import blocking
@@ -51,8 +50,6 @@ def main(told: dict[str, Any]) -> None:
             if last or told["mode"] == "acknowledged":
                 waiting.put((upto, sent))
             say("sent", upto)
-            if told["pause_s"]:
-                time.sleep(told["pause_s"])
         waiting.put(None)
         confirming.join()
         say("done")

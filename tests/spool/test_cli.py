@@ -32,6 +32,7 @@ def spool(tmp_path: Path) -> Path:
         writer.append(Delivery(B, 1, 1, Run.of(B, 1, [headed])))
         writer.append(pieces(B, 2, 4, 70_000))
         writer.append_lost(B, 5, 7)
+        writer.append_lost(B, 8, 9, repeated=True)
         writer.commit()
     SpoolView(root).register("spark", {"a1.5": 60, "b2.7": 4})
     return root
@@ -53,7 +54,7 @@ def test_ls(spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "stream": "b2.7",
         "name": "",
         "low": 0,
-        "high": 7,
+        "high": 9,
         "messages": 2,
         "lost": 3,
         "dropped": 0,
@@ -195,3 +196,19 @@ def test_reading_a_spool_needs_neither_pyarrow_nor_numpy(spool: Path) -> None:
     )
     assert done.stdout.strip() == "102 []"
     assert rows_of(SpoolView(spool))["a1.5"] == expected(A, 1, 100)
+
+
+def test_the_bench_runs() -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, str(root / "bench" / "spool.py"), "--json", "--mb", "1", "--rounds", "1"],
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures = json.loads(done.stdout)["figures"]
+    assert len(figures) == 3
+    for figure in figures:
+        assert all(figure[f"append_{kind}_mb_s"] > 0 for kind in ("no_sync", "fdatasync"))
+        assert figure["read_rows_s"] > 0

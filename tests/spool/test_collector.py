@@ -162,6 +162,27 @@ def test_a_message_that_is_too_large_for_it_is_a_hole(spool: Path, where: dict[s
     assert (hole.first, hole.last) == (2, found[1][0] - 1)
 
 
+def test_the_oldest_is_dropped_only_if_asked_for_and_that_is_counted_and_told(
+    spool: Path, where: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    more: dict[str, Any] = {**where, "max_bytes": "200kB", "on_full": "drop-oldest"}
+    with Collector(spool, GROUP, **more) as collector, blocking.join(GROUP, **where) as group:
+        group.wait_for("collector", timeout=60)
+        view = SpoolView(spool)
+        view.register("spark", {})
+        for _ in range(50):
+            send(group, *[b"x" * 1000] * 20)
+        assert collector.status.state == "collecting"
+    status = collector.status
+    assert status.used_bytes <= 200_000
+    view.refresh()
+    (low,) = view.low().values()
+    assert low > 0
+    assert sum(view.dropped().values()) == status.dropped == low, "what is not there any more was not read"
+    assert len(rows(spool)) == 1000 - low
+    assert "dropped" in caplog.text
+
+
 def test_one_spool_has_one_collector(spool: Path, where: dict[str, Any]) -> None:
     with Collector(spool, GROUP, **where), pytest.raises(SpoolLocked, match="another process writes"):
         Collector(spool, GROUP, **where).start()

@@ -142,7 +142,7 @@ def test_a_folder_that_goes_away_and_comes_back(tmp_path: Path) -> None:
 
 def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_nothing(tmp_path: Path) -> None:
     spool, count = tmp_path / "spool", 6000
-    with meeting_place(tmp_path) as place:
+    with meeting_place(tmp_path, suspect_after="2s") as place:
         collector = place.collect(spool)
         producers = [place.produce(number, count, padding=100) for number in range(2)]
         with blocking.join(GROUP, **place.join) as watcher:

@@ -25,6 +25,7 @@ from gapless.spool import (
     SpoolTrimmed,
     SpoolView,
 )
+from gapless.spool.check import check
 from gapless.spool.segments import list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, expected, opened, rows_of, run
 
@@ -307,9 +308,64 @@ def test_what_a_failed_fdatasync_left_is_not_read_twice(tmp_path: Path, monkeypa
         path.unlink()
     view = SpoolView(tmp_path)
     assert rows_of(view) == {"a1.5": expected(A, 1, 20)}
-    assert sum(each.rows for each in view.slices({}, view.high())) == 20
+    assert view.rows({}, view.high()) == {"a1.5": 20}
     with opened(tmp_path) as again:
         assert (again.marks, again.recovered.damage) == ({A: 20}, ())
+
+
+def test_the_newest_segment_is_kept_even_if_it_is_not_written_to_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the marks of all: if it went, a killed writer would have nothing to go on from."""
+    spool = Spool.open(tmp_path, group=GROUP)
+    spool.append(run(A, 1, 10))
+    spool.commit()
+    SpoolView(tmp_path).register("spark", {"a1.5": 10})
+
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    spool.append(run(A, 11, 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        with pytest.raises(SpoolFailed):
+            spool.commit()
+    spool.trim()
+    spool._store.close()
+    spool._lock.release()
+    with opened(tmp_path) as again:
+        assert again.marks == {A: 10}
+
+
+def test_a_segment_that_could_neither_be_begun_nor_removed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool.open(tmp_path, group=GROUP)
+    spool.append(run(A, 1, 10))
+    spool.commit()
+    spool._store.seal()
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    spool.append(run(A, 11, 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        patch.setattr(Path, "unlink", failing)
+        with pytest.raises(SpoolFailed):
+            spool.commit()
+    assert list_segments(tmp_path) == [1, 2]
+    spool.append(run(A, 21, 30))
+    assert spool.commit() == {A: 30}
+    spool.close()
+    view = SpoolView(tmp_path)
+    assert view.rows({}, view.high()) == {"a1.5": 30}
+    assert {each.segment for each in view.slices({}, view.high())} == {1, 3}
+    assert rows_of(view) == {"a1.5": expected(A, 1, 30)}
+    report = check(tmp_path)
+    assert (report.problems, report.messages) == ([], 30)
+    with opened(tmp_path) as again:
+        assert (again.marks, again.recovered.damage) == ({A: 30}, ())
 
 
 def test_a_folder_without_permission(tmp_path: Path) -> None:

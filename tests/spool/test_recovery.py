@@ -111,6 +111,31 @@ def test_blocks_that_came_twice(disk: Disk) -> None:
         assert disk.recovered() == (3 if block == disk.data[middle:end] else 2)
 
 
+def test_a_block_written_to_the_wrong_place(tmp_path: Path) -> None:
+    """A whole good commit in the place of another: its messages are not read twice, the others are missed."""
+    ends = []
+    with opened(tmp_path) as spool:
+        for at in range(3):
+            spool.append(run(A, 11 + 4 * at, 14 + 4 * at))
+            spool.commit()
+            ends.append(segment_path(tmp_path, 1).stat().st_size)
+        spool._store.seal()
+    path = segment_path(tmp_path, 1)
+    data = path.read_bytes()
+    assert ends[2] - ends[1] == ends[1] - ends[0]
+    path.write_bytes(data[: ends[0]] + data[ends[1] :] + data[ends[1] :])
+    for keep_index in (True, False):
+        if not keep_index:
+            (tmp_path / "segments" / f"{1:020d}.idx").unlink()
+        view = SpoolView(tmp_path)
+        with pytest.raises(SpoolCorrupt, match=r"messages 15\.\.18 of a1\.5"):
+            rows_of(view)
+        assert rows_of(view, {"a1.5": 18}) == {"a1.5": expected(A, 19, 22)}
+        assert rows_of(view, {}, {"a1.5": 14}) == {"a1.5": expected(A, 11, 14)}
+    with opened(tmp_path) as spool:
+        assert spool.marks == {A: 22}
+
+
 def test_a_block_of_another_spool_or_segment(disk: Disk, tmp_path: Path) -> None:
     other = Disk(tmp_path / "other")
     assert other.ends == disk.ends

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 
 from gapless import blocking
+from gapless.cli.spool import _streams
 from gapless.core.ready import Delivery
 from gapless.face.message import Batch
 from gapless.headers import join, split
@@ -17,6 +18,7 @@ from gapless.identity import Address
 from gapless.published import SINK, Row
 from gapless.run import Run
 from gapless.spool import SpoolView
+from gapless.spool.check import check
 from gapless.spool.index import REPEATED
 from gapless.spool.intake import Intake
 from tests.spool.collecting import GROUP, PATIENCE_S, meeting_place
@@ -141,3 +143,6 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
     found = [split(payload)[1] for rows in rows_of(view).values() for _, payload in rows]
     expected = [b"0/%d" % number for number in numbers] + [b"1/%d" % number for number in range(10)] + [b"plain"]
     assert sorted(found) == sorted(expected)
+    report = check(spool)
+    assert (report.problems, report.lost, report.messages) == ([], 0, len(expected))
+    assert [stream["lost"] for stream in _streams(view)] == [0, 0]

@@ -15,6 +15,7 @@ import click
 from gapless import __version__
 from gapless.cli.behaviours import behaviours
 from gapless.cli.bench import bench
+from gapless.cli.chaos import chaos
 from gapless.cli.chat import chat
 from gapless.cli.collect import collect
 from gapless.cli.compare import compare
@@ -48,7 +49,7 @@ def cli() -> None:
 
 
 for command in (
-    *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak),
+    *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
     *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
 ):
     cli.add_command(command)

@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gapless.cli.joining import attended, group_options, note, read_ports, seconds, until_interrupted
+from gapless.cli.joining import (
+    attended,
+    group_options,
+    note,
+    read_place,
+    read_ports,
+    seconds,
+    served,
+    until_interrupted,
+)
 from gapless.cli.output import json_option, print_json, read_config
 from gapless.errors import ConfigError, GaplessError
 from gapless.units import GIB, KIB, MIB, format_duration, parse_size
@@ -61,9 +70,10 @@ def size(text: str) -> int:
 @click.option("--segment-bytes", type=size, metavar="SIZE", help="Size of a file of the spool; 64MiB by default.")
 @click.option("--rotate", type=seconds, metavar="TIME", help="Age at which a new file is begun; 10min by default.")
 @click.option("--no-sync", is_flag=True, help="Do not wait for the disk: faster, but not safe if the power fails.")
+@click.option("--serve", metavar="[HOST:]PORT", help="Serve figures at /metrics, for Prometheus.")
 @group_options
 @json_option
-def collect(group: str, spool: Path, as_json: bool, no_sync: bool, **options: Any) -> int:
+def collect(group: str, spool: Path, as_json: bool, no_sync: bool, serve: str | None, **options: Any) -> int:
     """Keep everything that is sent to GROUP, in order, in the spool DIR, until Ctrl-C.
 
     A message is acknowledged to its sender when it is on disk. When the spool is full senders wait, until readers have
@@ -72,11 +82,9 @@ def collect(group: str, spool: Path, as_json: bool, no_sync: bool, **options: An
     """
     from gapless.spool.collector import Collector
 
-    told = _options(options)
-    if no_sync:
-        told["sync"] = False
-    collector = Collector(spool, group, **told)
-    with attended():
+    place = None if serve is None else read_place(serve)
+    collector = Collector(spool, group, sync=not no_sync, **_options(options))
+    with attended(), served(lambda: [collector.look()], place):
         collector.start()
         code = _run(collector, as_json=as_json)
     if as_json:

@@ -18,11 +18,12 @@ from gapless.errors import ConfigError
 from gapless.units import NS_PER_S, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from gapless.blocking import Group
     from gapless.identity import Address
+    from gapless.metrics import Look
 
 
 def seconds(text: str | float) -> float:
@@ -112,6 +113,27 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show one record."""
         note(f"gapless: {self.format(record)}")
+
+
+def read_place(text: str) -> tuple[str, int]:
+    """Return the host and the port that a text such as 9464 or 0.0.0.0:9464 names."""
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
+        raise ConfigError(f"--serve {text}: expected a port such as 9464, or 0.0.0.0:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def served(looks: Callable[[], Iterable[Look]], place: tuple[str, int] | None) -> Iterator[None]:
+    """Serve figures for Prometheus, if there is a place for it."""
+    if place is None:
+        yield
+        return
+    from gapless.exporters import Endpoint
+
+    with Endpoint(looks, *place) as endpoint:
+        note(f"serving http://{place[0]}:{endpoint.port}/metrics")
+        yield
 
 
 def _end(_: int, __: FrameType | None) -> None:

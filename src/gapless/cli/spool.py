@@ -83,11 +83,14 @@ def _segments(view: SpoolView) -> list[dict[str, object]]:
 
 
 def _streams(view: SpoolView) -> list[dict[str, object]]:
+    from gapless.spool.index import REPEATED
+
     low, high, names, dropped = view.low(), view.high(), view.names(), view.dropped()
     rows = view.rows(low, high)
     holes: dict[str, int] = {}
     for hole in view.lost():
-        holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
+        if hole.reason != REPEATED:
+            holes[hole.stream] = holes.get(hole.stream, 0) + hole.last - hole.first + 1
     return [
         {
             "stream": key,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.joining import group_options, joined, note, seconds, shown, until_interrupted
+from gapless.cli.joining import group_options, joined, read_place, seconds, served, shown, until_interrupted
 from gapless.cli.output import console, json_option, print_json
-from gapless.errors import ConfigError, GaplessError
+from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
 
@@ -53,8 +52,12 @@ def top(group: str, interval_s: float, once: bool, serve: str | None, as_json: b
     It joins the group to ask every member how it stands, and reads nothing itself. With --json one object for every
     look, with everything that members answer. Ctrl-C ends.
     """
-    place = None if serve is None else _place(serve)
-    with until_interrupted(), joined(group, options, quiet=True, listen=False) as member, _served(member, place):
+    place = None if serve is None else read_place(serve)
+    with (
+        until_interrupted(),
+        joined(group, options, quiet=True, listen=False) as member,
+        served(lambda: filter(None, observe(member).looks.values()), place),
+    ):
         before = observe(member)
         if as_json or once:
             while True:
@@ -70,26 +73,6 @@ def top(group: str, interval_s: float, once: bool, serve: str | None, as_json: b
                 now = observe(member)
                 live.update(picture(now, before), refresh=True)
                 before = now
-
-
-def _place(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535 or (colon and not host):
-        raise ConfigError(f"--serve {text}: expected a port such as 9464, or 0.0.0.0:9464")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-@contextmanager
-def _served(group: Group, place: tuple[str, int] | None) -> Iterator[None]:
-    """Serve the figures of all members, if there is a place for it."""
-    if place is None:
-        yield
-        return
-    from gapless.exporters import Endpoint
-
-    with Endpoint(lambda: filter(None, observe(group).looks.values()), *place) as endpoint:
-        note(f"serving http://{place[0]}:{endpoint.port}/metrics")
-        yield
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,12 @@ now, if it knows nothing of that life), and nothing behind that is purged. Besid
 frame is sent to it, nobody waits for its acks, and a group that has nothing else to do is at rest.
 
 On a view that has the member back, in a new life or in the same: its stream starts right behind what the place had
-acknowledged. Whoever died in the middle of a message in pieces gets all of it again, if it is still here.
+acknowledged. Whoever died in the middle of a message in pieces gets all of it again, if it is still here; if it is not,
+an acknowledged send of it is reported as not acknowledged.
 
 On a view that does not list the place any more: it is released, and what was kept for it alone is purged.
+
+Whoever waits for a place that is released though its member is not back is told that this wait was in vain.
 
 On sending into a window that is full because of such places alone: that is told once, or (``on_hold_full = release``)
 the places that are furthest behind are released at once. A place that was released stays so until its member is back.
@@ -19,13 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.core.ready import Held, HoldFull, Released
 from gapless.errors import LocalProtocolError
-from gapless.run import BEGIN, PIECE
+from gapless.run import ACKED, BEGIN, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from gapless.core.acks import AckTable
     from gapless.core.context import Context
+    from gapless.core.sending import SendQueue
     from gapless.core.window import Window
     from gapless.identity import Address, View
     from gapless.profiles import Profile
@@ -58,12 +62,13 @@ def check_places(view: View, kept: Mapping[str, Address], back: Mapping[Address,
 class Holds:
     """The kept places of one sender, by name."""
 
-    __slots__ = ("_full", "_let_go", "_places", "minimum")
+    __slots__ = ("_full", "_given_up", "_let_go", "_places", "minimum")
 
     def __init__(self) -> None:
         self._places: dict[str, Hold] = {}
         self._let_go: dict[str, Address] = {}
         self._full: set[str] = set()
+        self._given_up: list[Hold] = []
         self.minimum: int | None = None
 
     def __len__(self) -> int:
@@ -127,9 +132,11 @@ class Holds:
         context: Context,
     ) -> None:
         returned = {life.node for pair in back.items() for life in pair}
-        for name, (last, _) in self._places.items():
+        for name, (last, acked) in self._places.items():
             if name not in places:
                 is_back = last in members or last.node in returned
+                if not is_back:
+                    self._given_up.append(Hold(last, acked))
                 context.event(Released(name, last, "back" if is_back else "timeout"))
         for name, (last, _) in places.items():
             if name not in self._places:
@@ -142,7 +149,7 @@ class Holds:
         furthest = [(name, hold.last) for name, hold in self._places.items() if hold.acked == self.minimum]
         for name, last in furthest:
             if release:
-                del self._places[name]
+                self._given_up.append(self._places.pop(name))
                 self._let_go[name] = last
                 context.event(Released(name, last, "capacity"))
             elif name not in self._full:
@@ -150,6 +157,11 @@ class Holds:
                 context.event(HoldFull(name, last))
         self._count()
         return release
+
+    def given_up(self) -> list[Hold]:
+        """Return the places that were released, though their members are not back, since the last time."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def behind(self, seqno: int) -> list[Address]:
         """Return the last lives of those that are away and have not acknowledged ``seqno``."""
@@ -179,3 +191,23 @@ def _whole(acked: int, window: Window) -> int:
             break
         acked -= 1
     return max(acked, window.low)
+
+
+def torn_send(acked: int, window: Window, queue: SendQueue, tracked: dict[int, int]) -> int | None:
+    """Return the ticket of the acknowledged send that a new life, which goes on behind ``acked``, never gets whole.
+
+    Its former life had acknowledged the first pieces of a large message, and they are gone. The send is not tracked any
+    longer. ``tracked`` has the last seqno of each ticket.
+    """
+    rest = window.get(acked + 1, acked + 1)
+    if rest and (not rest[0].flags & PIECE or rest[0].flags & BEGIN or not rest[0].flags & ACKED):
+        return None
+    ticket = min((ticket for ticket, last in tracked.items() if last > acked), key=tracked.__getitem__, default=None)
+    if ticket is not None:
+        del tracked[ticket]
+        return ticket
+    head = queue.under_way
+    if head is None or head.given_up or not head.flags & ACKED:
+        return None
+    head.flags &= ~ACKED
+    return head.ticket

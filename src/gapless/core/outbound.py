@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
-from gapless.core.holds import Holds
+from gapless.core.holds import Holds, torn_send
 from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.sending import SendQueue
@@ -259,6 +259,10 @@ class Outbound:
         known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
         if self.holds.minimum is not None:
             upto = known = min(upto, self.holds.minimum)
+        for place, acked in self.holds.given_up():
+            for ticket in [ticket for ticket, last in self._tracked.items() if last > acked]:
+                del self._tracked[ticket]
+                context.event(Unacknowledged(ticket, (place,)))
         for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
             del self._tracked[ticket]
             context.event(Acknowledged(ticket))
@@ -474,6 +478,8 @@ class Outbound:
         self.acks.adjust(members, high)
         for member, acked in returned.items():
             self.acks.enter(member, acked)
+            if member in (back or {}) and (ticket := torn_send(acked, self.window, self.queue, self._tracked)):
+                context.event(Unacknowledged(ticket, (member,)))
         self.limit_bytes(self.senders)
         self.release(context, "view")
         if returned and self._tail_ns is None and self._unfinished:

@@ -27,10 +27,13 @@ from gapless.spool.writer import Spool
 from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
+    from gapless.metrics import Look
     from gapless.spool.recovery import Recovered
 
 LEAVE_S: Final = 3.0
 """How long leaving the group takes at most; whoever ends without it is noticed by its silence."""
+LOOK_S: Final = 5.0
+"""How long a look at the member may take."""
 JOIN_ROUNDS: Final = 7
 """After so many times ``found_after`` joining has taken too long."""
 PROBE_S: Final = 5.0
@@ -78,7 +81,6 @@ class Collector:
         except BaseException:
             spool.close()
             raise
-        work.look()
         self._state = JOINING
         self._thread = threading.Thread(target=self._run, args=(work,), name="gapless collector", daemon=True)
         self._thread.start()
@@ -132,7 +134,7 @@ class Collector:
     @property
     def name(self) -> str:
         """The durable name of this collector."""
-        return self._choices.name if self._work is None else self._work.spool.info.name
+        return self._choices.name if self._work is None else self._work.spool.info.name or DEFAULT_NAME
 
     @property
     def hold_timeout_ns(self) -> int:
@@ -170,6 +172,12 @@ class Collector:
             **counts_of(work.intake),
         )
 
+    def look(self, timeout_s: float = LOOK_S) -> Look:
+        """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus`` takes them."""
+        if self._work is None:
+            raise LocalProtocolError("this collector was not started: there is nothing to look at")
+        return self.status.added_to(self._work.member.look(timeout=timeout_s))
+
     # The thread
 
     def _run(self, work: Work) -> None:
@@ -182,8 +190,7 @@ class Collector:
                 work.finish()
             finally:
                 work.member.close(LEAVE_S)
-                work.look()
-                work.spool.close()
+                work.end()
         except Exception as error:  # noqa: BLE001 - told by check, joined and stop
             self._fail(error)
         else:
@@ -210,7 +217,7 @@ class Collector:
         return blocking.join(
             self.group,
             timeout=min(most_s, self._choices.join_timeout_s),
-            name=spool.info.name,
+            name=spool.info.name or DEFAULT_NAME,
             node=spool.info.node,
             stores=True,
             resume=dict(spool.marks),

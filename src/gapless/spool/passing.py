@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.spool.errors import SpoolTrimmed
 from gapless.spool.index import COLLECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gapless.spool.index import SegmentIndex
+    from gapless.spool.index import SegmentIndex, StreamIndex
     from gapless.spool.readers import Reader
 
 
@@ -33,6 +34,7 @@ class Need(NamedTuple):
             passed = self.passed(key)
             if stream.last > passed:
                 found_ns.append(stream.column(COLLECTED)[stream.find(passed + 1)])
+                stream.release()
         return min(found_ns, default=0)
 
 
@@ -44,10 +46,21 @@ def need_of(readers: Iterable[Reader]) -> Need:
 def unread_rows(reader: Reader, indexes: Sequence[SegmentIndex]) -> int:
     """Return how many messages a reader has not passed."""
     return sum(
-        stream.rows - stream.rows_upto(reader.digest.get(key, 0))
-        for index in indexes
-        for key, stream in index.streams.items()
+        rows_above(stream, reader.digest.get(key, 0)) for index in indexes for key, stream in index.streams.items()
     )
+
+
+def rows_above(stream: StreamIndex, seqno: int) -> int:
+    """Return how many messages of a stream in a segment are above ``seqno``; its entries are not held after that.
+
+    If somebody has deleted the segment, that is none.
+    """
+    try:
+        return stream.rows - stream.rows_upto(seqno)
+    except SpoolTrimmed:
+        return 0
+    finally:
+        stream.release()
 
 
 class Trimmed(NamedTuple):

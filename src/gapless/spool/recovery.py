@@ -162,7 +162,7 @@ def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
             os.fsync(descriptor)
     except OSError as error:
         raise from_os_error(error, path, "opening it to go on") from error
-    index_path(store.root, index.number).unlink(missing_ok=True)
+    _unlink(index_path(store.root, index.number))
     return Active(path, descriptor, index, seed_of(store.info.spool_id, index.number))
 
 
@@ -180,10 +180,8 @@ def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Return the index of a sealed segment, from its file or made again."""
     try:
         return SegmentIndex.load(index_path(root, number), number, partial(remade, root, info, number))
-    except (FileNotFoundError, BadIndex):
+    except (OSError, BadIndex):
         return build_index(root, info, number)
-    except OSError as error:
-        raise from_os_error(error, index_path(root, number), "reading it") from error
 
 
 def remade(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
@@ -202,11 +200,16 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 
 
 def sealed_end(file: SegmentFile, after: State | None) -> int:
-    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since."""
+    """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since.
+
+    A segment that the next one does not know as the one before it was never committed to: nothing of it counts.
+    """
     preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
     repaired = preamble is not None and preamble.flags & REPAIRED
-    if repaired or after is None or after.previous[0] != file.number:
+    if repaired or after is None or after.previous[0] > file.number:
         return file.size_bytes
+    if after.previous[0] < file.number:
+        return PREAMBLE_BYTES
     return min(file.size_bytes, after.previous[1])
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gapless.metrics import LAG
+from gapless.units import NS_PER_S
+
 if TYPE_CHECKING:
+    from gapless.metrics import Look
     from gapless.spool.intake import Intake
 
 NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
@@ -59,6 +63,22 @@ class Status:
     def as_dict(self) -> dict[str, Any]:
         """Return it for a program."""
         return asdict(self)
+
+    def added_to(self, look: Look) -> Look:
+        """Return a look at the member with the figures of its spool (docs/metrics.md)."""
+        gauges = {f"spool_{name}": getattr(self, name) for name in _GAUGES}
+        gauges["spool_oldest_age_s"] = self.oldest_age_ns // NS_PER_S
+        gauges["spool_waiting"] = int(self.state == WAITING)
+        if self.room_bytes is not None:
+            gauges["spool_room_bytes"] = self.room_bytes
+        gauges.update((LAG + reader, lag) for reader, lag in self.lag.items())
+        counters = {f"spool_{name}": getattr(self, name) for name in _COUNTERS}
+        counters.update((f"spool_uncollected.{kind}", count) for kind, count in self.uncollected.items())
+        return replace(look, gauges=look.gauges | gauges, counters=look.counters | counters)
+
+
+_GAUGES = ("used_bytes", "line_bytes", "segments")
+_COUNTERS = ("messages", "size_bytes", "commits", "failures", "lost", "dropped", "repeated")
 
 
 def counts_of(intake: Intake | None) -> dict[str, Any]:

@@ -48,8 +48,9 @@ Digest = dict[str, int]
 class SpoolView:
     """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
 
-    Readers read what the writer has said to be durable. With ``whole`` they read all whole commits that are there: for
-    a spool whose writer is gone for good.
+    Readers read what the writer has said to be durable. ``is_behind`` says that there is more than that: a commit is
+    under way, or what the writer said is old, and then a stream that is not here may be there. With ``whole`` readers
+    read all whole commits that are there: for a spool whose writer is gone for good.
     """
 
     def __init__(self, path: Path | str, *, whole: bool = False) -> None:
@@ -62,6 +63,7 @@ class SpoolView:
             ) from None
         self._whole = whole
         self._fresh = False
+        self.is_behind = False
         self._segments: dict[int, SegmentIndex] = {}
         self._sealed: set[int] = set()
         self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
@@ -110,11 +112,20 @@ class SpoolView:
             if number not in self._sealed:
                 upto = hint.offset if hint and number == final else None
                 steady = self._look(number, active=number == final, upto=upto) and steady
+        self.is_behind = hint is not None and self._has_more(hint)
         if gone:
             self._drop_parts(gone)
         if gone or next(reversed(self._segments), 0) != before:
             self._prune()
         return steady
+
+    def _has_more(self, hint: Hint) -> bool:
+        """Whether there is more than the ``committed`` file tells, which may be old after a power failure."""
+        try:
+            size_bytes = segment_path(self.path, hint.segment).stat().st_size
+        except OSError:
+            size_bytes = 0
+        return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
 
     def _prune(self) -> None:
         """Let go of streams that the writer has forgotten, and of entries that can be read again."""
@@ -389,37 +400,34 @@ class SpoolView:
         """
         self._looked()
         found: list[Slice] = []
+        damage = self._damage()
         for key in sorted(end):
             lo, hi = self._bounds(key, start, end)
-            if not skip_missing:
-                self._refuse_missing(key, lo, hi)
+            holes = [hole for hole in damage.get(key, ()) if hole.last > lo and hole.first <= hi]
+            if holes and not skip_missing:
+                raise self._refusal(holes[0])
             for number, stream in self._between(key, lo, hi):
-                for each in self._stretches(number, key, stream, max(lo, stream.first - 1), hi):
-                    found += self._cut(number, key, stream, *each, target_bytes)
+                for part in _around(holes, max(lo, stream.first - 1), min(hi, stream.last)):
+                    found += self._cut(number, key, stream, *part, target_bytes)
                 lo = max(lo, min(stream.last, hi))
         return found
 
-    def _refuse_missing(self, key: str, lo: int, hi: int) -> None:
+    def _damage(self) -> dict[str, list[Hole]]:
+        """Return what is missing of each stream, in order."""
+        found: dict[str, list[Hole]] = {}
         for number, index in self._segments.items():
             for hole in (*self._missing.get(number, ()), *index.holes):
-                if hole.stream == key and hole.reason == MISSING and hole.last > lo and hole.first <= hi:
-                    path = segment_path(self.path, number)
-                    raise SpoolCorrupt(
-                        f"{path}: messages {hole.first}..{hole.last} of {key} are missing; see `gapless spool check "
-                        f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair "
-                        f"{self.path}`, or read from a replica",
-                        path,
-                    )
+                if hole.reason == MISSING:
+                    found.setdefault(hole.stream, []).append(hole)
+        return found
 
-    def _stretches(self, number: int, key: str, stream: StreamIndex, lo: int, hi: int) -> Iterator[tuple[int, int]]:
-        """Return the parts of a range between what is missing in this segment."""
-        for hole in self._segments[number].holes:
-            if hole.stream == key and hole.reason == MISSING and lo < hole.last and hole.first <= hi:
-                if hole.first - 1 > lo:
-                    yield lo, hole.first - 1
-                lo = hole.last
-        if min(hi, stream.last) > lo:
-            yield lo, min(hi, stream.last)
+    def _refusal(self, hole: Hole) -> SpoolCorrupt:
+        return SpoolCorrupt(
+            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see `gapless spool check "
+            f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair {self.path}`, or "
+            "read from a replica",
+            self.path,
+        )
 
     def _cut(
         self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
@@ -473,3 +481,14 @@ class SpoolView:
     def forget(self, name: str) -> bool:
         """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
         return registry.forget(self.path, name)
+
+
+def _around(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Return the parts of ``lo + 1 .. hi`` between what is missing."""
+    for hole in holes:
+        if lo < hole.last and hole.first <= hi:
+            if hole.first - 1 > lo:
+                yield lo, hole.first - 1
+            lo = hole.last
+    if hi > lo:
+        yield lo, hi

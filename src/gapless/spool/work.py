@@ -72,6 +72,9 @@ class Work:
         self._all_marks = False
         self._told = False
         self._told_ns: dict[str, int] = {}
+        self._look()
+        self._dropped = self._dropped_so_far()
+        self._dropped_told_ns = -QUIET_NS
 
     def turn(self) -> None:
         """Take in what is at hand and commit it; without anything, wait a little."""
@@ -206,16 +209,24 @@ class Work:
             log.error("%s: %s", self.member.group, said)
         self._trim(now_ns)
         self._chores_at_ns = now_ns + (HURRIED_NS if self._look() else CHORES_NS)
+        self._tell_dropped(now_ns)
+
+    def _tell_dropped(self, now_ns: int) -> None:
+        """Say once in a while how many messages a limit has dropped."""
+        now = self._dropped_so_far()
+        if now > self._dropped and now_ns >= self._dropped_told_ns + QUIET_NS:
+            dropped, self._dropped, self._dropped_told_ns = now - self._dropped, now, now_ns
+            log.warning("%s: a limit has dropped %d messages that a reader had not read", self.spool.path, dropped)
+
+    def _dropped_so_far(self) -> int:
+        return 0 if self.usage is None else self.usage.dropped
 
     def _trim(self, now_ns: int) -> None:
         """Trim what all readers have passed."""
-        told, path = "", self.spool.path
+        told = ""
         try:
-            trimmed = self.spool.trim()
-            if trimmed.segments and self._problem:
+            if self.spool.trim().segments and self._problem:
                 self._retry_at_ns = now_ns  # there may be room now
-            if trimmed.dropped:
-                log.warning("%s: a limit has dropped %d messages that a reader had not read", path, trimmed.dropped)
         except SpoolError as error:
             told = type(error).__name__
             if told != self._chore_problem and not self._problem:
@@ -230,6 +241,8 @@ class Work:
             return False
         return bool(self.usage.limited)
 
-    def look(self) -> None:
-        """Look at the spool once more, for the figures."""
+    def end(self) -> None:
+        """Look at the spool for the last time, and let go of it; raises if what is in line cannot be committed."""
         self._look()
+        self._tell_dropped(time.monotonic_ns() + QUIET_NS)
+        self.spool.close()

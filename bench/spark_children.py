@@ -1,0 +1,102 @@
+"""Processes of bench/spark.py that need no Spark: a collector, and a sender that stamps what it sends.
+
+They are told what to do by one argument in JSON, and speak in lines, as the members of ``gapless.bench`` do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from struct import Struct
+from typing import Any
+
+from gapless import blocking
+from gapless.bench.member import PATIENCE_S, WARM_UP_S
+from gapless.config import Config
+from gapless.spool import SpoolView
+from gapless.spool.collector import Collector
+
+STAMP = Struct("<q")
+SLACK_S = 0.02
+
+
+def command(role: str, **told: Any) -> list[str]:
+    """Return the command line of such a process."""
+    return [sys.executable, str(Path(__file__).resolve()), json.dumps([role, told])]
+
+
+def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
+    """Return how member ``at`` of those on these ports finds the others."""
+    config = Config.make(found_after="200ms", join_interval="50ms")
+    return {"discover": f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", "ports": ports[at], "config": config}
+
+
+def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float = 0.0) -> None:
+    """Collect until nobody wants it any more; with ``seconds``, say how much comes in that time."""
+    with Collector(spool, "bench", transport="udp", host="127.0.0.1", sync=sync, **joining(ports, at)) as collector:
+        while collector.status.members < len(ports):
+            time.sleep(SLACK_S)
+        say("ready")
+        hear()
+        say(json.dumps(count_for(collector, seconds) if seconds else {"sent": {}}))
+        owed = sum(sent.get("0", 0) for sent in json.loads(hear()))
+        until_s = time.monotonic() + PATIENCE_S
+        while (stored := stored_in(spool)) < owed and time.monotonic() < until_s:
+            time.sleep(SLACK_S)
+        status = collector.status
+        say(json.dumps({"lost": owed - stored, "repairs": 0, "commits": status.commits, "batches": status.batches}))
+        hear()
+
+
+def count_for(collector: Collector, seconds: float) -> dict[str, Any]:
+    """Return how much comes in so many seconds, and what that costs, after a while of warming up."""
+    time.sleep(WARM_UP_S)
+    start_s, cpu_s, count = time.monotonic(), time.process_time(), collector.status.messages
+    time.sleep(seconds)
+    count = collector.status.messages - count
+    cpu_s = time.process_time() - cpu_s
+    return {"count": count, "elapsed_s": time.monotonic() - start_s, "cpu_s": cpu_s, "sent": {}}
+
+
+def stored_in(spool: str) -> int:
+    """Return how many messages are durable in a spool."""
+    return sum(SpoolView(spool).high().values())
+
+
+def produce(ports: list[int], at: int, size_bytes: int, interval_s: float, warm_up: int, count: int) -> None:
+    """Send messages that hold the time of their ``send``, at random moments; the first ones, to warm up, hold 0."""
+    random = Random(at)
+    rest = bytes(size_bytes - STAMP.size)
+    with blocking.join("bench", transport="udp", host="127.0.0.1", listen=False, **joining(ports, at)) as group:
+        group.wait_for_members(len(ports), PATIENCE_S)
+        say("ready")
+        hear()
+        for number in range(-warm_up, count):
+            time.sleep(random.uniform(0, 2 * interval_s))
+            group.send(STAMP.pack(time.time_ns() if number >= 0 else 0) + rest)
+        say(json.dumps({"sent": {"0": warm_up + count}}))
+        hear()
+        say("{}")
+        hear()
+
+
+def say(words: str) -> None:
+    print(words, flush=True)
+
+
+def hear() -> str:
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(1)  # nobody is there any more
+    return line
+
+
+if __name__ == "__main__":
+    asked, options = json.loads(sys.argv[1])
+    (collect if asked == "collect" else produce)(**options)
+    os._exit(0)  # all have measured; how long it takes to leave is another matter

@@ -1,0 +1,92 @@
+"""What a collector takes in from three senders, beside a member that only listens, in a group of real processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measuring import ratio, spread
+from bench.spark_children import command
+from gapless.bench.member import PATIENCE_S, Spec
+from gapless.bench.processes import Processes, free_ports
+
+SENDERS = 3
+LISTENER, SYNCED, UNSYNCED = "listener", "collector", "collector, no sync"
+KINDS = (LISTENER, SYNCED, UNSYNCED)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the result; ``ratio_*`` are to the listener of the same round: median, lowest, highest."""
+
+    size_bytes: int
+    what: str
+    ratio_speed: list[float]
+    ratio_cpu: list[float]
+    messages_per_s: int
+    messages_per_s_spread: list[float]
+    mb_per_s: float
+    cpu_s_per_million: float
+    messages_per_commit: int
+    lost: int
+
+
+def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str, Any]:
+    """Let three members send as fast as they are let; return what the fourth has got, and what that has cost it."""
+    ports = free_ports(SENDERS + 1)
+    specs = [Spec(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
+    commands = [[sys.executable, "-m", "gapless.bench.member", spec.encode()] for spec in specs]
+    if kind != LISTENER:
+        told = {"spool": str(folder), "ports": ports, "at": SENDERS, "sync": kind == SYNCED, "seconds": seconds}
+        commands[-1] = command("collect", **told)
+    here = Path(__file__).resolve().parent.parent
+    try:
+        with Processes(commands, limit_s=seconds + 3 * PATIENCE_S, path=[here]) as processes:
+            processes.hear()
+            processes.tell()
+            work = [json.loads(answer) for answer in processes.hear()]
+            processes.tell(json.dumps([said["sent"] for said in work]))
+            checks = [json.loads(answer) for answer in processes.hear()]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {**work[-1], **checks[-1]}
+
+
+def measure(
+    sizes_bytes: Iterable[int], rounds: int, seconds: float, folder: Path, tick: Callable[[], None]
+) -> list[Figure]:
+    """Measure all sizes and kinds in turns."""
+    sizes = list(sizes_bytes)
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for number in range(rounds):
+        for size in sizes:
+            for kind in KINDS:
+                answer = group(kind, size, seconds, folder / f"collected-{number}")
+                found.setdefault((size, kind), []).append(answer)
+                tick()
+    return [figure for size in sizes for figure in _figures(size, {kind: found[size, kind] for kind in KINDS})]
+
+
+def _figures(size_bytes: int, found: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
+    speeds = {kind: [one["count"] / one["elapsed_s"] for one in all_] for kind, all_ in found.items()}
+    costs = {kind: [one["cpu_s"] / max(1, one["count"]) * 1e6 for one in all_] for kind, all_ in found.items()}
+    for kind, answers in found.items():
+        middle = spread(speeds[kind])
+        per_commit = [one["count"] / one["commits"] for one in answers if one.get("commits")]
+        yield Figure(
+            size_bytes=size_bytes,
+            what=kind,
+            ratio_speed=ratio(speeds[kind], speeds[LISTENER]).rounded(2),
+            ratio_cpu=ratio(costs[kind], costs[LISTENER]).rounded(2),
+            messages_per_s=round(middle.middle),
+            messages_per_s_spread=middle.rounded(0),
+            mb_per_s=round(middle.middle * size_bytes / 1e6, 1),
+            cpu_s_per_million=round(spread(costs[kind]).middle, 2),
+            messages_per_commit=round(spread(per_commit).middle) if per_commit else 0,
+            lost=sum(one["lost"] for one in answers),
+        )
