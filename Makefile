@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Name an interpreter here to use that one and no other: make setup PYTHON=python3.12
 PYTHON ?=
 WORKERS ?= 2
+SEEDS ?= 20
 PYTEST_ARGS ?=
 
 # A command of that name may exist and still fail (a pyenv shim of a version that is not active), and a
@@ -27,7 +28,7 @@ FIND_PYTHON = found=""; \
 	  exit 1; \
 	fi
 
-.PHONY: help setup test lint format demo bench docs lock clean
+.PHONY: help setup test lint format demo bench chaos docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,9 +60,14 @@ format: setup ## let ruff rewrite imports and layout
 demo: setup ## a group at work, in a minute
 	@$(BIN)/gapless demo
 
-bench: setup ## measure the core, and a group over UDP
+bench: setup ## measure the core, a group over UDP, and the pipeline into Spark
 	@$(BIN)/python bench/core.py
 	@$(BIN)/python bench/udp.py
+	@$(BIN)/python bench/spark.py
+
+chaos: setup ## kill the pipeline on Spark part by part, with 20 seeds, then fill its spool
+	@$(BIN)/gapless chaos --seeds $(SEEDS)
+	@$(BIN)/gapless chaos --back-pressure
 
 docs: setup ## regenerate the generated parts of the docs and check all links
 	@$(BIN)/python tools/docs.py

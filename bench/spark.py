@@ -26,6 +26,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a script, and has others beside it
 
 from bench import spark_collector, spark_latency, spark_source
+from bench.measuring import Again
 from gapless.cli.output import make_table, progress_bar
 from gapless.errors import GaplessError
 
@@ -43,6 +44,8 @@ class Sizes(NamedTuple):
     """How much is measured."""
 
     rounds: int = 3
+    warm_ups: int = 1
+    runs: tuple[str, ...] = ("large", "small")
     rows: tuple[tuple[int, int], ...] = ((100, 1_000_000), (1024, 250_000))
     spool_mb: int = 100
     pace: spark_latency.Pace = spark_latency.Pace(warm_up=300, messages=1000, interval_s=0.01)
@@ -51,12 +54,12 @@ class Sizes(NamedTuple):
     @property
     def cells(self) -> list[spark_source.Cell]:
         """The spools that are read."""
-        return [spark_source.Cell(size, runs, rows) for size, rows in self.rows for runs in ("large", "small")]
+        return [spark_source.Cell(size, runs, rows) for size, rows in self.rows for runs in self.runs]
 
     def steps(self, parts: Sequence[str]) -> int:
         """How many measurements there are."""
         of = {
-            "source": len(self.cells) * (self.rounds + 1) * spark_source.TURNS,
+            "source": len(self.cells) * (self.rounds + self.warm_ups) * spark_source.TURNS,
             "spool": 1,
             "latency": self.rounds * len(spark_latency.SINKS) * len(spark_latency.SOURCES),
             "collector": self.rounds * len(self.rows) * len(spark_collector.KINDS),
@@ -66,7 +69,9 @@ class Sizes(NamedTuple):
 
 QUICK = Sizes(
     rounds=1,
-    rows=((100, 2_000), (1024, 500)),
+    warm_ups=0,
+    runs=("small",),
+    rows=((100, 2_000),),
     spool_mb=1,
     pace=spark_latency.Pace(warm_up=5, messages=20, interval_s=0.005),
     collector_s=0.3,
@@ -104,7 +109,8 @@ def measure(sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[],
         with started() as spark:
             found["spark"] = spark.version
             if "source" in parts:
-                cells = [spark_source.measure(spark, folder / "cell", cell, sizes.rounds, tick) for cell in sizes.cells]
+                how = (sizes.rounds, sizes.warm_ups, tick)
+                cells = [spark_source.measure(spark, folder / "cell", cell, *how) for cell in sizes.cells]
                 found["source"] = [asdict(line) for lines in cells for line in lines]
             if "latency" in parts:
                 timed = spark_latency.measure(spark, folder, sizes.pace, sizes.rounds, tick)
@@ -134,6 +140,7 @@ def conditions(sizes: Sizes, found: dict[str, Any]) -> dict[str, object]:
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "rounds": sizes.rounds,
+        "rows": {f"{size} B": rows for size, rows in sizes.rows},
     }
 
 
@@ -230,16 +237,27 @@ def round_count(text: str) -> int:
     return int(text)
 
 
+def row_count(text: str) -> int:
+    if not text.isdecimal() or not 1000 <= int(text) <= 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1000 to 100000000")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = OneLineParser(prog="bench/spark.py", description="Measure the pipeline into Spark.", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument("--quick", action="store_true", help="very little of everything, to see that it works")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; all of them by default")
     parser.add_argument("--rounds", type=round_count, metavar="N", help="rounds to take the median of (3)")
+    parser.add_argument(
+        "--rows", type=row_count, metavar="N", help="rows of 100 B to read (1000000), and a quarter as many of 1 KB"
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write; a temporary folder by default")
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
     sizes = sizes if options.rounds is None else sizes._replace(rounds=options.rounds)
+    if options.rows is not None:
+        sizes = sizes._replace(rows=((100, options.rows), (1024, options.rows // 4)))
     parts = options.only or PARTS
     if options.folder is not None and not options.folder.is_dir():
         parser.error(f"--folder {options.folder}: there is no such folder")
@@ -256,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             found = measure(sizes, parts, folder, tick)
     except Exception as error:
-        if not isinstance(error, GaplessError) and not type(error).__module__.startswith("pyspark."):
+        if not isinstance(error, (GaplessError, Again)) and not type(error).__module__.startswith("pyspark."):
             raise
         print(f"bench/spark.py: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1

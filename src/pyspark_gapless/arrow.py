@@ -127,19 +127,25 @@ class _Rows:
         return np.repeat(values, self.chunk.rows)
 
     def _words(self, indices: np.ndarray[Any, Any], words: Sequence[str]) -> pa.Array:
+        """Return a column of words; ``indices`` says for each record which of them it is."""
         import numpy as np
         import pyarrow as pa
 
-        table = pa.DictionaryArray.from_arrays(self._repeat(indices.astype(np.int32)), pa.array(words, pa.string()))
-        return table.dictionary_decode()
+        if (indices == indices[0]).all():
+            return pa.repeat(pa.scalar(words[int(indices[0])], pa.string()), self.count)
+        encoded = [word.encode() for word in words]
+        sizes = {len(word) for word in encoded}
+        if len(sizes) > 1 or 0 in sizes:
+            table = pa.DictionaryArray.from_arrays(self._repeat(indices.astype(np.int32)), pa.array(words, pa.string()))
+            return table.dictionary_decode()
+        # Words of one size, as the keys of streams most often are, are copied as numbers would be.
+        (size,) = sizes
+        data = self._repeat(np.array(encoded, f"V{size}")[indices])
+        offsets = np.arange(0, size * (self.count + 1), size, dtype=np.int32)
+        return pa.Array.from_buffers(pa.string(), self.count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
     def _of_stream(self, words: Sequence[str]) -> pa.Array:
-        import pyarrow as pa
-
-        place = self.chunk.place
-        if (place == place[0]).all():
-            return pa.repeat(pa.scalar(words[int(place[0])], pa.string()), self.count)
-        return self._words(place, words)
+        return self._words(self.chunk.place, words)
 
     def _column_group(self) -> pa.Array:
         import pyarrow as pa
@@ -173,7 +179,7 @@ class _Rows:
         return pa.array(self._repeat(base) + np.arange(self.count, dtype=np.int64))
 
     def _column_mode(self) -> pa.Array:
-        return self._words((self.chunk.flags & runs.ACKED) != 0, [ORDERED, ACKNOWLEDGED])
+        return self._words(((self.chunk.flags & runs.ACKED) != 0).astype(int), [ORDERED, ACKNOWLEDGED])
 
     def _column_view(self) -> pa.Array:
         import numpy as np

@@ -7,6 +7,7 @@ streaming query with a checkpoint of its own, so it goes on where it was. docs/p
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -33,6 +34,12 @@ CELSIUS: Final = (-60.0, 60.0)
 HUMIDITY: Final = (0.0, 100.0)
 """What a sensor can measure; anything else is a fault of the sensor."""
 
+SLOW: Final = "Python worker failed to connect back"
+"""What Spark says of a Python process that was not up within ten seconds: the machine is busy, and nothing is wrong."""
+MOST_SLOW: Final = 20
+"""So often in a row that is waited out."""
+
+_RAISED: Final = re.compile(r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)")
 _TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
 
 
@@ -44,9 +51,9 @@ def decode(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
-    return frame.withColumn("json", F.from_json(F.col("payload").cast("string"), _TEXTS, options)).select(
-        "origin", "seqno", "sent", "collected", "json.*"
-    )
+    found = F.from_json(F.col("payload").cast("string"), _TEXTS, options)
+    made = frame.withColumn("json", found).select("origin", "seqno", "sent", "collected", "json", "json.*")
+    return made.withColumn("broken", F.col("json").isNull() | F.col("broken").isNotNull()).drop("json")
 
 
 def give_types(frame: DataFrame) -> DataFrame:
@@ -56,7 +63,7 @@ def give_types(frame: DataFrame) -> DataFrame:
     kinds = {name: Silver.columns[name] for name in ("number", "at", "celsius", "humidity")}
     typed = {name: F.col(name).try_cast(kind) for name, kind in kinds.items()}
     problems = [
-        _when(F.col("broken").isNotNull(), "not a JSON object"),
+        _when(F.col("broken"), "not a JSON object"),
         *(_when(F.col(name).isNull(), f"no {name}") for name in ("site", "sensor", *kinds)),
         *(_when(typed[name].isNull(), f"{name} is no {kind}") for name, kind in kinds.items()),
         *(
@@ -131,22 +138,47 @@ class Step:
         """Take what is there now; if that fails, go on from the checkpoint, up to so many times."""
         from pyspark.errors import StreamingQueryException
 
-        for left in reversed(range(tries)):
+        patience = Patience(self, tries)
+        while True:
             try:
                 self.start(spark).awaitTermination()
             except StreamingQueryException as error:
-                if not left:
-                    raise
-                log.warning("%s has failed and is tried again: %s", self.name, reason(str(error)))
+                patience.take(error)
             else:
                 return
 
 
+class Patience:
+    """How often a step may fail in a row, with nothing added to its table in between, before that is raised."""
+
+    def __init__(self, step: Step, tries: int) -> None:
+        self.step = step
+        self._tries = tries
+        self._failures = self._slow = 0
+        self._batches = step.table.batches
+
+    def take(self, error: Exception) -> None:
+        """Take a failure, or raise it if it is one too many."""
+        if self.step.table.batches > self._batches:
+            self._failures = self._slow = 0
+        self._batches = self.step.table.batches
+        text = str(error)
+        if SLOW in text:
+            self._slow += 1
+        else:
+            self._failures += 1
+        if self._failures >= self._tries or self._slow > MOST_SLOW:
+            raise error
+        log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(text))
+
+
 def reason(text: str) -> str:
-    """Return the line of Spark's message that says why: what Gapless raised in there, or else the first one."""
+    """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("gapless.", "pyspark_gapless."))]
-    return (ours[-1].partition(": ")[2] if ours else "") or (lines[0] if lines else "Spark gave no reason")
+    raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if not raised:
+        return lines[0] if lines else "Spark gave no reason"
+    return raised[-1]["ours"] or raised[-1][0]
 
 
 class Pipeline:

@@ -5,7 +5,7 @@ batch is done when every member has delivered the last of them, durable members 
 On a life that ends in the middle (the member was expelled, or closed): the batch is begun again in the next one.
 Receivers leave out what they have.
 On the end of a batch: the member stays for a while, for the next batch comes soon; joining takes longer than sending.
-When it was idle for too long, or the process is told to end, it leaves.
+When it was idle for too long, or the process is to end (``publisher.py``), it leaves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -29,8 +27,6 @@ from pyspark_gapless.encoding import headers_with
 from pyspark_gapless.staging import Manifest, SinkError, Staging, payloads_of, slices
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from pyspark_gapless.sink_options import SinkOptions
 
 log = logging.getLogger("gapless.spark")
@@ -73,6 +69,8 @@ class Seat:
 
     def _join(self) -> blocking.Group:
         options = self.options
+        if _ending.is_set():
+            raise SinkError("this process is about to end, and publishes nothing more")
         if self._group is not None and self._group.is_closed:
             self.leave(0.0)
         if self._group is None:
@@ -120,6 +118,7 @@ class Seat:
 
 _seats: dict[tuple[object, ...], Seat] = {}
 _owner = 0
+_ending = threading.Event()
 
 
 def seat_of(options: SinkOptions) -> Seat:
@@ -128,33 +127,24 @@ def seat_of(options: SinkOptions) -> Seat:
     if _owner != os.getpid():
         _seats.clear()
         _owner = os.getpid()
-        _leave_on_signals()
     seat = _seats.setdefault(options.seat, Seat(options))
     seat.options = options
     return seat
 
 
-def leave_all() -> None:
-    """Leave all groups, within a moment."""
-    threads = [threading.Thread(target=seat.leave, args=(HURRY_S,), daemon=True) for seat in list(_seats.values())]
+def end(timeout_s: float) -> None:
+    """Leave all groups, and join none any more."""
+    _ending.set()
+    leave_all(timeout_s)
+
+
+def leave_all(timeout_s: float = HURRY_S) -> None:
+    """Leave all groups."""
+    threads = [threading.Thread(target=seat.leave, args=(timeout_s,), daemon=True) for seat in list(_seats.values())]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * HURRY_S)
-
-
-def _leave_on_signals() -> None:
-    """In a worker of Spark, leave when it is told to end; elsewhere signals are not for this code to take."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if getattr(spec, "name", "") != "pyspark.daemon" or threading.current_thread() is not threading.main_thread():
-        return
-
-    def end(_: int, __: FrameType | None) -> None:
-        leave_all()
-        os._exit(0)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
+        thread.join(timeout_s + HURRY_S)
 
 
 def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
@@ -166,6 +156,8 @@ def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
             with seat_of(options).taken() as group:
                 _send_all(group, staging, manifest, options)
         except (UndeliveredError, ClosedError) as error:
+            if _ending.is_set():
+                raise SinkError(f"this process was told to end in the middle of batch {manifest.batch}") from error
             if attempt == TRIES:
                 raise SinkError(
                     f"batch {manifest.batch} could not be published in {TRIES} attempts, the last time because {error}."

@@ -1,24 +1,25 @@
 """The sink: ``df.writeStream.format("gapless").option("group", …)`` and ``df.write``; docs/spark-sink.md.
 
 On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process of its own: a batch
-is settled, published and marked as such (``staging.py``, ``publishing.py``), each step so that it can be done again.
+is settled, published and marked as such (``staging.py``, ``publishing.py``, ``publisher.py``), each step so that it can
+be done again.
 """
 
 from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from gapless.errors import ConfigError
 from pyspark_gapless import sink_options
 from pyspark_gapless.encoding import Encoding, choose, encoder
-from pyspark_gapless.publishing import publish
+from pyspark_gapless.publisher import publish_apart
 from pyspark_gapless.sink_options import SinkOptions
 from pyspark_gapless.staging import Part, SinkError, Staging, default_root
 
@@ -38,23 +39,19 @@ class Staged(WriterCommitMessage):
     part: Part
 
 
-class Writes:
-    """What makes a data source one that can be written to."""
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceArrowWriter:
+    """Return what writes a batch, by the options that were given."""
+    options = sink_options.parse(given)
+    if overwrite:
+        raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
+    return GaplessWriter(options, choose(schema, options.form))
 
-    options: Any
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a batch."""
-        options = sink_options.parse(self.options)
-        if overwrite:
-            raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
-        return GaplessWriter(options, choose(schema, options.form))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
-        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
-        options = sink_options.parse(self.options)
-        root = default_root(options.checkpoint, options.staging)
-        return GaplessStreamWriter(options, choose(schema, options.form), root)
+def stream_writer(given: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
+    """Return what writes a stream, by the options that were given."""
+    options = sink_options.parse(given)
+    root = default_root(options.checkpoint, options.staging)
+    return GaplessStreamWriter(options, choose(schema, options.form), root)
 
 
 def _stage(
@@ -102,7 +99,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
             if batchId <= staging.published():
                 staging.discard(batchId, parts)
                 return
-            publish(staging, staging.settle(batchId, parts), self.options)
+            publish_apart(staging, staging.settle(batchId, parts), self.options)
             staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -127,7 +124,7 @@ class GaplessWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish all rows."""
         manifest = self.staging.settle(0, [message.part for message in _told(messages)])
-        publish(self.staging, manifest, self.options)
+        publish_apart(self.staging, manifest, self.options)
         self.staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 
 from pyspark_gapless import columns, options
 from pyspark_gapless.batch import GaplessReader, PushdownReader
-from pyspark_gapless.sink import Writes
 from pyspark_gapless.stream import GaplessStreamReader
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class GaplessSource(Writes, DataSource):
+class GaplessSource(DataSource):
     """``format("gapless")``."""
 
     @classmethod
@@ -36,6 +41,20 @@ class GaplessSource(Writes, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
         """Return what reads a stream."""
         return GaplessStreamReader(options.parse(self.options, streaming=True), schema)
+
+    # The sink is a member of a group, with all that this takes; a process that reads does not need it.
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a batch."""
+        from pyspark_gapless.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
+        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
+        from pyspark_gapless.sink import stream_writer
+
+        return stream_writer(self.options, schema)
 
 
 DefaultSource = GaplessSource

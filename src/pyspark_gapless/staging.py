@@ -290,6 +290,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     """Write a whole file or none, and see to it that it is on the disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # tasks on other machines may have made theirs somewhere else
         with temporary.open("xb") as file:
             file.write(json.dumps(content, separators=(",", ":")).encode())
             file.flush()

@@ -30,7 +30,6 @@ from pyspark.sql.streaming.datasource import (
 
 from gapless.errors import GaplessError
 from pyspark_gapless import columns, reading
-from pyspark_gapless.embedded import Embedded
 from pyspark_gapless.offsets import Digest, advance, digest_of, merged, offset_of, raised, reader_of
 from pyspark_gapless.options import AT_DIGEST, AT_TIME, LATEST, Options, Position
 from pyspark_gapless.planning import plan_rows
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from pyspark_gapless.embedded import Embedded
 
 MOST_RIVALS: Final = 3
 """After how many registrations in a row that somebody else has overwritten a query gives up."""
@@ -189,8 +189,11 @@ class _Session:
         self._stamps: dict[int, int] = {}
         self._rivals = 0
         self._before = _exit_on_term()
-        self.embedded = Embedded(options.spools[0], options.group, options.collector) if options.group else None
-        if self.embedded is not None:
+        self.embedded: Embedded | None = None
+        if options.group:
+            from pyspark_gapless.embedded import Embedded
+
+            self.embedded = Embedded(options.spools[0], options.group, options.collector)
             self.embedded.start()
 
     def refresh(self) -> None:

@@ -14,6 +14,7 @@ from gapless.core.ready import (
     Refused,
     Released,
     Started,
+    Unacknowledged,
 )
 from gapless.identity import Address, Marks, View
 from gapless.modes import Mode
@@ -143,18 +144,24 @@ def test_acknowledged_sends_wait_for_one_that_is_away() -> None:
     assert got(group, C2) == numbers(4, 4)
 
 
-def test_an_acknowledged_send_is_done_when_the_place_is_released() -> None:
+def test_an_acknowledged_send_is_in_vain_when_the_place_is_released() -> None:
     group = make()
-    gone(group)
-    ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
+    first = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
     group.settle()
-    assert not group.told("a", Acknowledged)
+    gone(group)
+    ticket = group.send("a", b"5", mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(first)]
     group.install(View.of(3, A, B))
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.told("a", Acknowledged) == [Acknowledged(first)]
+    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
+    last = group.send("a", b"6", mode=Mode.ACKNOWLEDGED).ticket
+    group.settle()
+    assert group.told("a", Acknowledged) == [Acknowledged(first), Acknowledged(last)], "nobody is waited for any more"
 
 
-def test_an_acknowledged_send_is_done_when_a_full_window_releases_the_place() -> None:
+def test_an_acknowledged_send_is_in_vain_when_a_full_window_releases_the_place() -> None:
     group = make(capacity=4, on_hold_full="release")
     gone(group)
     ticket = group.send("a", b"4", mode=Mode.ACKNOWLEDGED).ticket
@@ -163,7 +170,8 @@ def test_an_acknowledged_send_is_done_when_a_full_window_releases_the_place() ->
     assert not group.told("a", Acknowledged)
     send(group, 8, 8)
     group.settle()
-    assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
+    assert not group.told("a", Acknowledged)
 
 
 def test_an_acknowledged_send_waits_for_a_member_whose_ack_is_lost_and_for_one_that_is_away() -> None:

@@ -13,6 +13,8 @@ from tests.channel.company import QUICK, WITHIN_S, options
 from tests.transport.networks import free_ports, seeds
 
 GROUP = "tests"
+PATIENCE_S = 180.0
+"""How long a receiver waits: a Spark may have to start first, on a machine that is busy."""
 
 
 def sink_options(ports: list[int], **more: object) -> dict[str, str]:
@@ -49,14 +51,14 @@ class Receiver:
     def until(self, count: int) -> list[bytes]:
         """Wait for so many messages; return all that came, and no other can be on its way."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.found) >= count, WITHIN_S), len(self.found)
+            assert self._changed.wait_for(lambda: len(self.found) >= count, PATIENCE_S), len(self.found)
             return [payload for payload, _ in self.found]
 
     def all(self) -> list[bytes]:
         """Return everything that has come up to a message that is sent now."""
         self.group.send(b"end", mode="acknowledged", loopback=True).delivered(WITHIN_S)
         with self._changed:
-            assert self._changed.wait_for(lambda: self.found[-1:] == [(b"end", {})], WITHIN_S), len(self.found)
+            assert self._changed.wait_for(lambda: self.found[-1:] == [(b"end", {})], PATIENCE_S), len(self.found)
             self.found.pop()
             return [payload for payload, _ in self.found]
 

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from gapless.spool import DROP_OLDEST, Limits, SpoolFull, SpoolMismatch, SpoolView
 from pyspark_gapless.offsets import DataLossError
 from pyspark_gapless.options import OptionError
+from pyspark_gapless.release import Releaser
 from pyspark_gapless.stream import MOST_RIVALS, GaplessStreamReader, ReaderTakenError
 from tests.spark.spools import (
     A,
@@ -393,6 +394,19 @@ def test_the_last_word_of_a_former_life_is_no_rival(writer: Writer) -> None:
     for _ in range(3):
         start = latest(new, start, ReadMaxRows(10))
     assert registered(writer.path) == {"r": {"a.1": 40}}
+
+
+def test_a_new_query_under_an_old_name_is_kept_for_at_once(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former query of that name was further; what the new one needs must not go while a release is on its way."""
+    writer.runs(A, 10)
+    writer.commit()
+    former = stream_reader(writer.path, reader="r")
+    latest(former, latest(former, former.initialOffset()))
+    assert registered(writer.path) == {"r": {"a.1": 10}}
+    monkeypatch.setattr(Releaser, "offer", lambda *_: None)
+    fresh = stream_reader(writer.path, reader="r")
+    latest(fresh, fresh.initialOffset())
+    assert registered(writer.path) == {"r": {"a.1": 0}}
 
 
 def test_a_reader_that_gets_a_name_leaves_the_drawn_one(writer: Writer) -> None:

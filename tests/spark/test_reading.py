@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from gapless import headers
 from gapless.run import ACKED
 from gapless.spool import SpoolCorrupt, SpoolTrimmed
+from gapless.spool.format import HEADER_BYTES, MAGIC
 from gapless.spool.segments import segment_path
 from pyspark_gapless import scan
 from pyspark_gapless.stream import GaplessStreamReader
@@ -165,6 +166,24 @@ def test_damage_is_told_with_file_place_and_remedy(writer: Writer) -> None:
     damage(writer.path, b"a.1-15")
     with pytest.raises(SpoolCorrupt, match=r"\.run: the record at \d+ is damaged.*spool repair"):
         list(reader.read(parts[0]))
+
+
+def test_a_damaged_header_is_told_and_what_is_before_it_comes(writer: Writer) -> None:
+    writer.runs(A, 30)
+    writer.commit()
+    reader = stream_reader(writer.path)
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, latest(reader, start))
+    segment = segment_path(writer.path, 1)
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"a.1-11") - 2 * 10 - HEADER_BYTES
+    assert data[at : at + 4] == MAGIC
+    data[at + HEADER_BYTES - 1] ^= 1
+    segment.write_bytes(data)
+    batches = reader.read(part)
+    assert next(batches).num_rows == 10
+    with pytest.raises(SpoolCorrupt, match=f"the record at {at} is damaged: its header"):
+        next(batches)
 
 
 def test_a_segment_that_went_away_after_planning(writer: Writer) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from gapless.errors import GaplessError
 from gapless.spool import SpoolMismatch, SpoolView
 from gapless.spool.segments import segment_path
+from pyspark_gapless import scan
 from pyspark_gapless.offsets import DataLossError
 from tests.spark.spools import (
     A,
@@ -95,6 +96,40 @@ def test_a_damaged_replica_is_stood_in_for(pair: tuple[Writer, Writer], which: i
     assert numbers(rows, A) == numbers(whole, A)
     assert numbers(rows, B) == numbers(whole, B)
     assert sorted(row["payload"] for row in rows) == sorted(row["payload"] for row in whole)
+
+
+def test_a_replica_that_fails_midway_is_gone_on_from_there(
+    pair: tuple[Writer, Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "BATCH_ROWS", 10)
+    reader = stream_reader(spools(pair))
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, latest(reader, start))
+    used = part.stretches[0].replica
+    damage(pair[used].path, b"a.1-25")
+    batches = list(reader.read(part))
+    assert batches[0].num_rows == 10, "some of it had come from the damaged one"
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert numbers(rows, A) == numbers(rows, B) == list(range(1, 41))
+
+
+def test_a_spool_that_was_made_anew_at_the_same_place(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "spool")
+    writer.runs(A, 10)
+    writer.commit()
+    reader = stream_reader(writer.path)
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    assert len(read(reader, start, end)) == 10
+    writer.close()
+    shutil.rmtree(writer.path)
+    writer = Writer(tmp_path / "spool")
+    writer.runs(B, 5)
+    writer.commit()
+    later = latest(reader, end)
+    assert digest(later) == {"b.1": 5}
+    assert numbers(read(reader, end, later), B) == [1, 2, 3, 4, 5]
+    writer.close()
 
 
 @pytest.fixture

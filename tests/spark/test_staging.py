@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,6 +22,7 @@ from gapless.errors import ConfigError
 from pyspark_gapless import publishing, sink_options
 from pyspark_gapless.encoding import choose, encoder
 from pyspark_gapless.payloads import decoder
+from pyspark_gapless.publisher import Publisher
 from pyspark_gapless.publishing import publish
 from pyspark_gapless.staging import Part, SinkError, Staging, default_root, payloads_of, slices
 from tests.spark.receiving import receiver, sink_options as options_for
@@ -299,6 +301,43 @@ def test_batches_are_published_by_one_member_that_stays_and_then_leaves(tmp_path
             reader.group.wait_for_members(1)
             assert threading.Event().wait(0.05) is False
     publishing.leave_all()
+
+
+def test_the_process_that_publishes_leaves_when_it_is_left_alone(tmp_path: Path) -> None:
+    """A member that vanished would hold up the group for ``suspect_after``, which is a minute here."""
+    staging = Staging(tmp_path, "q")
+    rows = [b"%d" % row for row in range(3000)]
+    knobs = {"suspect_after": "60s", "capacity": 64, "max_unconsumed": 64}
+    with receiver(slow_after=500, **knobs) as (reader, ports):
+        options = sink_options.parse(options_for(ports, **{f"config.{name}": value for name, value in knobs.items()}))
+        publisher = Publisher()
+        failing = Staging(tmp_path, "other")
+        lost = failing.settle(0, [Part(0, "nothing.arrow", 1, 1, 1)])
+        with pytest.raises(SinkError, match="is not there"):
+            publisher.publish(failing, lost, options)
+        manifest = staging.settle(0, [staging.stage(0, 0, [batch(*rows)])])
+        caught: list[SinkError] = []
+
+        def publish_all() -> None:
+            try:
+                publisher.publish(staging, manifest, options)
+            except SinkError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=publish_all)
+        thread.start()
+        reader.until(500)
+        publisher._process.stdin.close()  # type: ignore[union-attr]  # as if its worker had been killed
+        reader.go_on()
+        thread.join(30)
+        assert re.search(r"told to end in the middle of batch 0|has ended \(exit code 0\)", str(caught[0]))
+        publisher.close()
+        assert reader.group.view is not None
+        assert len(reader.group.view.members) == 1
+        again = Publisher()
+        again.publish(staging, manifest, options)
+        again.close()
+        assert reader.all() == rows
 
 
 def test_nobody_there_or_nobody_of_that_name_is_told(tmp_path: Path) -> None:

@@ -26,11 +26,13 @@ MOST_SHOWN = 20
 
 
 @click.command()
-@click.option("--seeds", default=20, show_default=True, metavar="N", type=click.IntRange(1), help="How many seeds.")
+@click.option(
+    "--seeds", default=20, show_default=True, metavar="N", type=click.IntRange(1, 100_000), help="How many seeds."
+)
 @click.option("--first", default=1, show_default=True, metavar="N", type=int, help="The first of them.")
 @click.option("--seed", "only", metavar="N", type=int, help="Run this seed alone, such as one that has failed.")
 @click.option("--producers", default=2, show_default=True, metavar="N", type=int, help="Producers.")
-@click.option("--rate", default=200, show_default=True, metavar="N", type=int, help="Messages a second of each.")
+@click.option("--rate", default=100, show_default=True, metavar="N", type=int, help="Messages a second of each.")
 @click.option("--loss", default=0.02, show_default=True, metavar="SHARE", type=float, help="Datagrams to lose.")
 @click.option("--group-kills", default=4, show_default=True, metavar="N", type=int, help="Of producers and collector.")
 @click.option("--spark-kills", default=3, show_default=True, metavar="N", type=int, help="Of driver and executors.")
@@ -62,13 +64,14 @@ def chaos(
     except ImportError as error:
         raise ConfigError(f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'") from None
 
+    if not Path("/proc/self/stat").exists():
+        raise ConfigError("gapless chaos finds the processes that it kills under /proc; run it on Linux")
     numbers = range(first, first + seeds) if only is None else [only]
     if back_pressure:
         numbers = numbers[:1]
     plans = [Plan(seed=number, **drawn) for number in numbers]
     found: list[Result] = []
     with _progress(plans, quiet=as_json) as show:
-        running.prepare()
         for result in running.chaos(plans, folder=folder, keep=keep, back_pressure=back_pressure, tell=show):
             found.append(result)
             show(result.seed, "")
@@ -128,7 +131,7 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
     spent_s = round(sum(result.seconds["all"] for result in results), 1)
     sound = all(result.is_sound for result in results)
     rows.append(("all", _kills(totals["kills"]), *_figures(totals), spent_s, sound))
-    columns = ("seed", "kills", "acknowledged", "rows", "missing", "repeated", "other", "s", "sound")
+    columns = ("seed", "kills", "acked", "rows", "missing", "repeated", "other", "s", "sound")
     screen.print(make_table("Killed under load, and what the table has", columns, rows))
     screen.print(
         "kills of: producer, collector, driver, executor, Python worker, source beside the driver", style="dim"
@@ -137,7 +140,7 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
         if result.pressure is not None:
             _show_pressure(result.pressure)
         if not result.is_sound:
-            screen.print(f"seed {result.seed} is in {result.folder}; once more: gapless chaos --seed {result.seed}")
+            screen.print(f"seed {result.seed} is in {result.folder}; once more: {result.plan.again}")
             for finding in result.verdict.findings[:MOST_SHOWN]:
                 screen.print(f"  {finding}", style="red", markup=False)
 

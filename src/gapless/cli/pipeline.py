@@ -37,7 +37,12 @@ RIGHT = ("rows", "rows/s")
 
 @click.command()
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept."
+    "--output",
+    default="gapless-pipeline",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where everything is kept.",
 )
 @click.option("--producers", default=3, show_default=True, metavar="N", type=int, help="Members that send.")
 @click.option("--messages", metavar="N", type=int, help="Of each, over all runs; 20000, or no end with --follow.")
@@ -61,9 +66,6 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
     also if it was killed. At the end bronze is compared with what was acknowledged; the exit code is 1 if something is
     lost or repeated. docs/pipeline.md says more.
     """
-    from pyspark_gapless.installed import look
-
-    look()
     from pyspark_gapless.plant.plan import MESSAGES, Plan
     from pyspark_gapless.plant.run import run
 
@@ -164,9 +166,8 @@ def live_view(output: Path, stand: Stand, speeds: Speeds) -> Group:
     )
     if not stand.expected:
         return Group(head, table)
-    done = min(stand.acknowledged, stand.rows.get("bronze", 0))
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=stand.expected, completed=done, width=BAR))
+    bar.add_row(ProgressBar(total=stand.expected, completed=stand.arrived, width=BAR))
     return Group(head, bar, table)
 
 

@@ -10,6 +10,8 @@ an acknowledged send of it is reported as not acknowledged.
 
 On a view that does not list the place any more: it is released, and what was kept for it alone is purged.
 
+Whoever waits for a place that is released though its member is not back is told that this wait was in vain.
+
 On sending into a window that is full because of such places alone: that is told once, or (``on_hold_full = release``)
 the places that are furthest behind are released at once. A place that was released stays so until its member is back.
 """
@@ -60,12 +62,13 @@ def check_places(view: View, kept: Mapping[str, Address], back: Mapping[Address,
 class Holds:
     """The kept places of one sender, by name."""
 
-    __slots__ = ("_full", "_let_go", "_places", "minimum")
+    __slots__ = ("_full", "_given_up", "_let_go", "_places", "minimum")
 
     def __init__(self) -> None:
         self._places: dict[str, Hold] = {}
         self._let_go: dict[str, Address] = {}
         self._full: set[str] = set()
+        self._given_up: list[Hold] = []
         self.minimum: int | None = None
 
     def __len__(self) -> int:
@@ -129,9 +132,11 @@ class Holds:
         context: Context,
     ) -> None:
         returned = {life.node for pair in back.items() for life in pair}
-        for name, (last, _) in self._places.items():
+        for name, (last, acked) in self._places.items():
             if name not in places:
                 is_back = last in members or last.node in returned
+                if not is_back:
+                    self._given_up.append(Hold(last, acked))
                 context.event(Released(name, last, "back" if is_back else "timeout"))
         for name, (last, _) in places.items():
             if name not in self._places:
@@ -144,7 +149,7 @@ class Holds:
         furthest = [(name, hold.last) for name, hold in self._places.items() if hold.acked == self.minimum]
         for name, last in furthest:
             if release:
-                del self._places[name]
+                self._given_up.append(self._places.pop(name))
                 self._let_go[name] = last
                 context.event(Released(name, last, "capacity"))
             elif name not in self._full:
@@ -152,6 +157,11 @@ class Holds:
                 context.event(HoldFull(name, last))
         self._count()
         return release
+
+    def given_up(self) -> list[Hold]:
+        """Return the places that were released, though their members are not back, since the last time."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def behind(self, seqno: int) -> list[Address]:
         """Return the last lives of those that are away and have not acknowledged ``seqno``."""

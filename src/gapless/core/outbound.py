@@ -259,6 +259,10 @@ class Outbound:
         known = max(self.acks.minimum, self.stable)  # what is stable has been delivered by all, acks or not
         if self.holds.minimum is not None:
             upto = known = min(upto, self.holds.minimum)
+        for place, acked in self.holds.given_up():
+            for ticket in [ticket for ticket, last in self._tracked.items() if last > acked]:
+                del self._tracked[ticket]
+                context.event(Unacknowledged(ticket, (place,)))
         for ticket in [ticket for ticket, last in self._tracked.items() if last <= known]:
             del self._tracked[ticket]
             context.event(Acknowledged(ticket))

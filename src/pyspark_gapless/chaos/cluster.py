@@ -15,7 +15,7 @@ from pyspark_gapless.chaos.driver import QUICK
 from pyspark_gapless.chaos.processes import Process, command_of, descendants
 from pyspark_gapless.installed import look
 
-START_S = 120.0
+START_S = 600.0
 """How long a server may take to say that it is ready, on a machine that is busy."""
 
 _LOGGING = """\

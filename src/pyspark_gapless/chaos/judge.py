@@ -45,10 +45,10 @@ class Verdict:
 
     def find(self, kind: str, what: str, count: int = 1) -> None:
         """Count a fault, and keep what there is to say of it."""
-        before = getattr(self, kind)
-        setattr(self, kind, before + count)
-        if before < MOST_TOLD:
-            self.findings.append(f"{kind.replace('_', ' ')}: {what}")
+        setattr(self, kind, getattr(self, kind) + count)
+        told = f"{kind.replace('_', ' ')}: "
+        if sum(one.startswith(told) for one in self.findings) < MOST_TOLD:
+            self.findings.append(told + what)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for a program."""
@@ -135,13 +135,18 @@ def _completeness(
         by_step[step.what] += step.last - step.first + 1
         if step.what != letters.ACKED:
             continue
+        absent = []
         for count in range(step.first, step.last + 1):
             place = places.get((number, count))
             if place is None:
-                verdict.find("missing", f"message {count} of producer {number} ({step.stream} {step.low}..{step.high})")
+                absent.append(count)
             elif step.stream != "-" and not (place[0] == step.stream and step.low <= place[1] <= step.high):
                 what = f"message {count} of producer {number} is {place[0]} {place[1]}"
                 verdict.find("out_of_order", f"{what}, not in {step.stream} {step.low}..{step.high}")
+        if absent:
+            which = f"{absent[0]}..{absent[-1]}" if len(absent) > 1 else str(absent[0])
+            where = f"{step.stream} {step.low}..{step.high}"
+            verdict.find("missing", f"{len(absent)} messages, {which} of producer {number} ({where})", len(absent))
     verdict.sent += by_step[letters.TRY]
     verdict.acknowledged += by_step[letters.ACKED]
     verdict.undecided += by_step[letters.TRY] - by_step[letters.ACKED]

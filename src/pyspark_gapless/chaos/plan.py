@@ -8,7 +8,7 @@ work, then for a drawn part of a second, and kills.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gapless.errors import ConfigError
@@ -55,7 +55,7 @@ class Plan:
 
     seed: int
     producers: int = 2
-    rate: int = 200
+    rate: int = 100
     loss: float = 0.02
     group_kills: int = 4
     spark_kills: int = 3
@@ -115,6 +115,11 @@ class Plan:
         most = 400 if victim in GROUP_SIDE else 3
         return Blow(victim, rng.randint(1, most), rng.uniform(0.0, 0.4), rng.random() < 0.5, rng.random())
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
-        return asdict(self)
+    @property
+    def again(self) -> str:
+        """The command that runs this plan once more."""
+        drawn = Plan(self.seed)
+        names = ("producers", "rate", "loss", "group_kills", "spark_kills")
+        changed = [name for name in names if getattr(self, name) != getattr(drawn, name)]
+        options = [f"--{name.replace('_', '-')} {getattr(self, name)}" for name in changed]
+        return " ".join(["gapless chaos --seed", str(self.seed), *options])

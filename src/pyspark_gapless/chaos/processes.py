@@ -126,14 +126,13 @@ class Process:
 
     def kill(self, *, children: bool = True) -> None:
         """Kill it, with everything that it has started unless told otherwise, and wait until all of that is gone."""
-        tree = [self.pid, *descendants(self.pid)]
-        if children:
-            stop(tree)  # so that none starts another while they die
-        else:
-            stop([self.pid])
-        kill(tree if children else [self.pid])
-        self._process.wait()
-        wait_gone(tree)
+        if not self.is_over:  # else its number may be another's by now
+            tree = [self.pid, *descendants(self.pid)]
+            victims = tree if children else [self.pid]
+            stop(victims)  # so that none starts another while they die
+            kill(victims)
+            self._process.wait()
+            wait_gone(tree)
         self._ended.wait()
         self._close()
 
@@ -170,9 +169,9 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def wait_gone(pids: Sequence[int], within_s: float = 60.0) -> None:
+def wait_gone(pids: Sequence[int], within_s: float = 600.0) -> None:
     """Wait until none of them runs."""
-    wait_until(lambda: not any(map(_is_running, pids)), f"processes {pids} do not end", within_s)
+    wait_until(lambda: not any(map(is_running, pids)), f"processes {pids} do not end", within_s)
 
 
 def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
@@ -185,7 +184,8 @@ def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
     return found
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Return whether a process is there, and not only its exit code that nobody has asked for."""
     fields = _stat(pid)
     return fields is not None and fields[0] != "Z"
 

@@ -33,7 +33,7 @@ MOST_WAITING = 50
 MOST_BATCH = 40
 LARGE = 0.004
 """Share of messages that travel in pieces."""
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 """How long coming in, and the end, may take."""
 
 

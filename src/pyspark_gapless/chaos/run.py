@@ -29,7 +29,7 @@ Tell = Callable[[int, str], None]
 class Result:
     """What came of one seed. ``folder`` is where everything is that it has left behind, if that was kept."""
 
-    seed: int
+    plan: Plan
     verdict: Verdict
     kills: Mapping[str, int]
     lives: int
@@ -37,6 +37,11 @@ class Result:
     seconds: Mapping[str, float]
     folder: Path | None = None
     pressure: Mapping[str, Any] | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.plan.seed
 
     @property
     def is_sound(self) -> bool:
@@ -70,6 +75,7 @@ def chaos(
     kind = PressureStage if back_pressure else Stage
     base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
     base.mkdir(parents=True, exist_ok=True)
+    prepare()
     left = False
     try:
         with Spark(base / "spark") as spark:
@@ -110,7 +116,7 @@ def run_one(stage: Stage, *, keep: bool = False) -> Result:
     if sound and not keep:
         shutil.rmtree(stage.folder, ignore_errors=True)
     return Result(
-        seed=stage.plan.seed,
+        plan=stage.plan,
         verdict=verdict,
         kills={victim: stage.kills[victim] for victim in VICTIMS},
         lives=sum(stage.lives.values()),

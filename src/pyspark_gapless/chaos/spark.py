@@ -12,8 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyspark_gapless.chaos.cluster import Cluster
-from pyspark_gapless.chaos.processes import Process, command_of, descendants, environ_with
+from pyspark_gapless.chaos.processes import ChaosError, Process, command_of, descendants, environ_with
 from pyspark_gapless.shipping import package_root
+
+BUSY = "Python worker failed to connect back"
+"""What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
+HOPELESS = 5
+"""After so many failures in a row, for other reasons, a query will not go on."""
 
 
 class DriverProcess(Process):
@@ -23,6 +28,7 @@ class DriverProcess(Process):
         self.jvm = 0
         self.batches = self.rows = 0
         self.failures: list[str] = []
+        self._in_a_row = 0
         self.ready = self.drained = self.halted = False
         super().__init__(*args, **more)
 
@@ -39,13 +45,21 @@ class DriverProcess(Process):
         if "batch" in told:
             self.batches += 1
             self.rows += told["rows"]
+            self._in_a_row = 0
         if "failed" in told:
             self.failures.append(told["failed"])
+            self._in_a_row += BUSY not in told["failed"]
+
+    def check(self) -> None:
+        """Raise if the query fails again and again."""
+        if self._in_a_row >= HOPELESS:
+            raise ChaosError(f"the query fails again and again: {self.failures[-1]}")
 
     def run(self, work: dict[str, Any]) -> None:
         """Let it make a table."""
         self.batches = self.rows = 0
         self.failures = []
+        self._in_a_row = 0
         self.drained = self.halted = False
         self.tell(json.dumps({"do": "run", **work}))
 

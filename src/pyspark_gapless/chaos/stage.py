@@ -31,19 +31,21 @@ from pyspark_gapless.chaos.processes import (
     wait_until,
 )
 from pyspark_gapless.chaos.producer import Task
-from pyspark_gapless.chaos.spark import Spark
+from pyspark_gapless.chaos.spark import BUSY, Spark
 from pyspark_gapless.shipping import package_root
 
 GROUP = "chaos"
 NAME = "collector"
 READER = "chaos"
-BUSY = "Python worker failed to connect back"
-"""What a query fails with when a process of Python takes longer than ten seconds to start; the next try goes on."""
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 """How long anything may take before a run is given up."""
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
+
+
+class _OverError(ChaosError):
+    """Something else has ended the run."""
 
 
 class Collector(Process):
@@ -195,9 +197,13 @@ class Stage:
             each = [hands.submit(self._hand, blows) for blows in (self.plan.group_blows, self.plan.spark_blows)]
             for hand in each:
                 hand.add_done_callback(lambda done: self._over.set() if done.exception() else None)
-            errors = [error for hand in each if (error := hand.exception()) is not None]
+            try:
+                errors = [error for hand in each if (error := hand.exception()) is not None]
+            except BaseException:
+                self._over.set()
+                raise
         if errors:
-            raise errors[0]
+            raise next((error for error in errors if not isinstance(error, _OverError)), errors[0])
 
     def _hand(self, blows: list[Blow]) -> None:
         for blow in blows:
@@ -222,7 +228,8 @@ class Stage:
     def _until(self, holds: Callable[[], Any], what: str) -> None:
         def now() -> bool:
             if self._over.is_set():
-                raise ChaosError("the run is over")
+                raise _OverError("the other hand has failed")
+            self.spark.driver.check()
             return bool(holds())
 
         wait_until(now, what, PATIENCE_S)
@@ -292,6 +299,7 @@ class Stage:
         driver = self.spark.driver
         driver.until(lambda: driver.ready, "it does not get ready", PATIENCE_S)
         driver.tell(json.dumps({"do": "drain"}))
+        self._until(lambda: driver.drained or driver.is_over, "the query does not come to its end")
         driver.until(lambda: driver.drained, "the query does not come to its end", PATIENCE_S)
         self.failures += driver.failures
         assert self.collector is not None

@@ -26,7 +26,7 @@ from gapless.spool.collector import Collector
 from pyspark_gapless import java
 from pyspark_gapless.installed import look
 from pyspark_gapless.offsets import digest_of
-from pyspark_gapless.pipeline import Pipeline, Step, log, reason
+from pyspark_gapless.pipeline import Patience, Pipeline, Step, reason
 from pyspark_gapless.plant.ledger import Ledger
 from pyspark_gapless.plant.plan import GROUP, OWN, SPOOL, About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, Pace, Producer, lossy
@@ -63,6 +63,8 @@ class Stand:
     """How many readings this run is to send, if it has producers and they come to an end."""
     spool_bytes: int = 0
     lag: int = 0
+    arrived: int = 0
+    """How many rows this run has added to bronze."""
     rows: Mapping[str, int] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
 
@@ -94,6 +96,8 @@ class _Run:
         self.producers: list[Producer] = []
         self.collector: Collector | None = None
         self._view: SpoolView | None = None
+        self._high: Mapping[str, int] = {}
+        self._rows_before = 0
 
     def run(self) -> Report:
         if self.about.kind == SPOOL:
@@ -104,6 +108,7 @@ class _Run:
             spark = stack.enter_context(_session(self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
+            self._rows_before = self.pipeline.bronze.rows
             since = max(self.pipeline.bronze.published(), default=-1) + 1
             if self.about.kind in {OWN, GROUP}:
                 stack.enter_context(self._collecting())
@@ -115,7 +120,8 @@ class _Run:
                 return examine(
                     spark,
                     self.pipeline,
-                    ledgers=self._ledgers() if self.about.kind == OWN else None,
+                    ledgers=self._ledgers(),
+                    high=None if self.about.kind == OWN else self._high,
                     sent=sum(producer.sent for producer in self.producers),
                     since=since,
                 )
@@ -142,6 +148,7 @@ class _Run:
         for producer in self.producers:
             producer.stop()
         self._check()
+        self._high = self._spool_figures()[1]
         self._phase = "catching up"
         self.pipeline.catch_up(spark, TRIES)
 
@@ -267,6 +274,7 @@ class _Run:
             expected=None if None in left or not left else acknowledged + sum(filter(None, left)),
             spool_bytes=size_bytes,
             lag=sum(max(0, seqno - read.get(key, 0)) for key, seqno in high.items()),
+            arrived=self.pipeline.bronze.rows - self._rows_before,
             rows={table.kind.name: table.rows for table in tables},
             batches={table.kind.name: table.batches for table in tables},
         )
@@ -298,20 +306,14 @@ class _Followed:
         self.step = step
         self.query = step.start(spark, every_s=every_s)
         self._again = partial(step.start, spark, every_s=every_s)
-        self._batches = step.table.batches
-        self._failures = 0
+        self._patience = Patience(step, TRIES)
 
     def check(self) -> None:
         """Start the query again if it has failed; raise why if it fails again and again."""
         error: Exception | None = self.query.exception()
-        if error is None:
-            return
-        self._failures = self._failures + 1 if self.step.table.batches == self._batches else 1
-        self._batches = self.step.table.batches
-        if self._failures == TRIES:
-            raise error
-        log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(str(error)))
-        self.query = self._again()
+        if error is not None:
+            self._patience.take(error)
+            self.query = self._again()
 
 
 @contextmanager

@@ -1,0 +1,42 @@
+"""What a Python process of Spark imports: there are many, and each waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pyspark_gapless.shipping import package_root
+
+
+def imported_by(program: str) -> set[str]:
+    """Return the modules of this project that a program brings with it."""
+    ask = "import sys; print(*(name for name in sys.modules if 'gapless' in name))"
+    command = [sys.executable, "-c", f"{program}; {ask}"]
+    environ = {"PYTHONPATH": str(package_root())}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def of_package(modules: set[str], *packages: str) -> list[str]:
+    return sorted(name for name in modules if name.split(".")[1:2] and name.split(".")[1] in packages)
+
+
+def test_a_process_that_reads_brings_no_member_of_a_group() -> None:
+    found = imported_by("import pyspark_gapless.source")
+    assert {"pyspark_gapless.stream", "gapless.spool.view"} <= found
+    assert of_package(found, "sim", "transport", "face", "discovery", "blocking") == []
+
+
+@pytest.mark.parametrize(
+    "program", ["import gapless.blocking", "import gapless.channel", "import gapless.spool.collector"]
+)
+def test_a_member_brings_no_simulator(program: str) -> None:
+    found = imported_by(program)
+    assert "gapless.transport.udp" in found
+    assert of_package(found, "sim") == []
+
+
+def test_faults_on_a_real_network_are_there_when_asked_for() -> None:
+    assert "gapless.sim.faults" in imported_by("from gapless.transport import Chaos")
