@@ -60,9 +60,10 @@ format: setup ## let ruff rewrite imports and layout
 demo: setup ## a group at work, in a minute
 	@$(BIN)/gapless demo
 
-bench: setup ## measure the core, and a group over UDP
+bench: setup ## measure the core, a group over UDP, and the pipeline into Spark
 	@$(BIN)/python bench/core.py
 	@$(BIN)/python bench/udp.py
+	@$(BIN)/python bench/spark.py
 
 chaos: setup ## kill the pipeline on Spark part by part, with 20 seeds, then fill its spool
 	@$(BIN)/gapless chaos --seeds $(SEEDS)

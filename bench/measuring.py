@@ -15,6 +15,10 @@ Turn = Callable[[], "float | None"]
 """Something to measure; it may return its own seconds where it knows better than the clock around it."""
 
 
+class Again(Exception):  # noqa: N818 - it asks for something
+    """A turn could not be taken for reasons that have nothing to do with it, such as a machine that is too busy."""
+
+
 class Sample(NamedTuple):
     """What one turn took."""
 
@@ -57,10 +61,15 @@ def tree_cpu_s() -> float:
     return sum(spent.get(process, 0.0) for process in mine)
 
 
-def take(turn: Turn) -> Sample:
+def take(turn: Turn, tries: int = 3) -> Sample:
     """Measure one turn."""
     cpu_s, started_s = tree_cpu_s(), time.perf_counter()
-    own_s = turn()
+    try:
+        own_s = turn()
+    except Again:
+        if tries == 1:
+            raise
+        return take(turn, tries - 1)
     wall_s = time.perf_counter() - started_s
     return Sample(wall_s if own_s is None else own_s, tree_cpu_s() - cpu_s)
 

@@ -26,6 +26,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a script, and has others beside it
 
 from bench import spark_collector, spark_latency, spark_source
+from bench.measuring import Again
 from gapless.cli.output import make_table, progress_bar
 from gapless.errors import GaplessError
 
@@ -273,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             found = measure(sizes, parts, folder, tick)
     except Exception as error:
-        if not isinstance(error, GaplessError) and not type(error).__module__.startswith("pyspark."):
+        if not isinstance(error, (GaplessError, Again)) and not type(error).__module__.startswith("pyspark."):
             raise
         print(f"bench/spark.py: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1

@@ -14,7 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.measuring import Sample, alternate, ratio, spread
+from pyspark.errors import StreamingQueryException
+
+from bench.measuring import Again, Sample, alternate, ratio, spread
 from gapless.core.ready import Delivery
 from gapless.identity import Address
 from gapless.run import Run
@@ -147,7 +149,13 @@ class Reads:
         frame = self.spark.readStream.format("gapless").option("spool", str(self.spool)).option("reader", READER)
         writer = frame.options(**options).load().writeStream.format(sink).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(out / "checkpoint")).start(str(out / "table"))
-        query.awaitTermination()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            shutil.rmtree(out, ignore_errors=True)
+            if "failed to connect back" in str(error):  # a new process has not got to run within ten seconds
+                raise Again(str(error).partition("\n")[0]) from error
+            raise
         progress: list[dict[str, Any]] = [dict(each) for each in query.recentProgress]
         rows = sum(each["numInputRows"] for each in progress)
         assert rows == self.cell.rows, f"{rows} rows have come of {self.cell.rows}"

@@ -7,6 +7,7 @@ streaming query with a checkpoint of its own, so it goes on where it was. docs/p
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -33,6 +34,12 @@ CELSIUS: Final = (-60.0, 60.0)
 HUMIDITY: Final = (0.0, 100.0)
 """What a sensor can measure; anything else is a fault of the sensor."""
 
+SLOW: Final = "Python worker failed to connect back"
+"""What Spark says of a Python process that was not up within ten seconds: the machine is busy, and nothing is wrong."""
+MOST_SLOW: Final = 20
+"""So often in a row that is waited out."""
+
+_RAISED: Final = re.compile(r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)")
 _TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
 
 
@@ -131,22 +138,49 @@ class Step:
         """Take what is there now; if that fails, go on from the checkpoint, up to so many times."""
         from pyspark.errors import StreamingQueryException
 
-        for left in reversed(range(tries)):
+        patience = Patience(self, tries)
+        while True:
             try:
                 self.start(spark).awaitTermination()
             except StreamingQueryException as error:
-                if not left:
-                    raise
-                log.warning("%s has failed and is tried again: %s", self.name, reason(str(error)))
+                patience.take(error)
             else:
                 return
 
 
+class Patience:
+    """How often a step may fail in a row, with nothing added to its table in between, before that is raised."""
+
+    def __init__(self, step: Step, tries: int) -> None:
+        self.step = step
+        self._tries = tries
+        self._failures = self._slow = 0
+        self._batches = step.table.batches
+
+    def take(self, error: Exception) -> None:
+        """Take a failure, or raise it if it is one too many."""
+        if self.step.table.batches > self._batches:
+            self._failures = self._slow = 0
+        self._batches = self.step.table.batches
+        text = str(error)
+        if SLOW in text:
+            self._slow += 1
+        else:
+            self._failures += 1
+        if self._failures >= self._tries or self._slow > MOST_SLOW:
+            raise error
+        log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(text))
+
+
 def reason(text: str) -> str:
-    """Return the line of Spark's message that says why: what Gapless raised in there, or else the first one."""
+    """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("gapless.", "pyspark_gapless."))]
-    return (ours[-1].partition(": ")[2] if ours else "") or (lines[0] if lines else "Spark gave no reason")
+    raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if SLOW in text:
+        return SLOW
+    if not raised:
+        return lines[0] if lines else "Spark gave no reason"
+    return raised[-1]["ours"] or raised[-1][0]
 
 
 class Pipeline:

@@ -17,6 +17,7 @@ from gapless.errors import ConfigError, GaplessError
 from pyspark_gapless import archive, java
 from pyspark_gapless.cache import cache_directory, write_whole
 from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
+from pyspark_gapless.interpreter import interpreter, is_ours
 from pyspark_gapless.settings import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
@@ -185,8 +186,8 @@ def _prepare(master: Master, here: Installed) -> None:
     if not here.jars:
         raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
     os.environ.pop("SPARK_REMOTE", None)
-    if master.kind in {"local", "local-cluster", "standalone"}:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.kind in {"local", "local-cluster", "standalone"} and is_ours(os.environ.get("PYSPARK_PYTHON", "")):
+        os.environ["PYSPARK_PYTHON"] = interpreter(here.home) if master.kind == "local" else sys.executable
     # The Python processes of the driver's side (and of a local Spark all of them) import what this process imports.
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     root = str(package_root())

@@ -46,7 +46,8 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 def rows(table: Table[Any], *names: str) -> list[tuple[Any, ...]]:
     """Return what a reader sees that knows nothing of Spark: all Parquet files of the folder."""
     found = ds.dataset(table.folder, format="parquet", partitioning="hive").to_table(columns=list(names))
-    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=str)
+    made = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return sorted(made, key=lambda row: [(value is None, value) for value in row])
 
 
 def keys(table: Table[Any]) -> list[tuple[Any, ...]]:
@@ -101,7 +102,7 @@ def test_silver_has_types_and_names_every_problem(spark: SparkSession) -> None:
     }
     others = [b"\xff\xfe\x00", b"", b"[1]", b"5", b"null"]
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    made = [
+    made: list[tuple[Any, ...]] = [
         ("g", "a.1", "", "a", 1, n, "ordered", 1, at, at, {}, bytearray(each))
         for n, each in enumerate([*sent.values(), *others])
     ]
@@ -215,7 +216,7 @@ def check_tables(output: Path, counts: dict[int, int]) -> None:
     bronze = rows(pipeline.bronze, "origin", "seqno", "payload")
     assert len(bronze) == sum(counts.values())
     assert {(origin, seqno): payload for origin, seqno, payload in bronze} == sent_by(output)
-    problems = defaultdict(int)
+    problems: defaultdict[str | None, int] = defaultdict(int)
     for producer, count in counts.items():
         for number in range(1, count + 1):
             problems[reading(1, producer, number).broken or None] += 1
@@ -286,8 +287,6 @@ def test_a_run_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path) -> No
     assert (report.lost, report.repeated, report.streams) == (0, 0, 4)
     assert report.sent < 12_000
     check_tables(output, {1: 6000, 2: 6000})
-    again = run(Plan(output=output, producers=2, messages=6000, rate=None, once=True))
-    assert (again.sent, again.new_rows, again.bronze) == (0, 0, 12_000)
 
 
 def test_a_spool_of_somebody_else(spark: SparkSession, writer: Writer, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import pytest
 from gapless.errors import ConfigError
 from gapless.spool import SpoolView
 from gapless.spool.collector import Collector
+from pyspark_gapless.pipeline import reason
 from pyspark_gapless.plant import readings
 from pyspark_gapless.plant.ledger import Ledger, Life, read_lives
 from pyspark_gapless.plant.plan import About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, LEAD, Pace, Producer, lossy
-from pyspark_gapless.plant.report import Held, against_lives
+from pyspark_gapless.plant.report import Held, against_lives, against_spool
+from tests.spark.spools import A, B, Writer
 
 GROUP = "plant-test"
 
@@ -116,7 +118,7 @@ class Group:
 
     def numbers(self, producer: int) -> list[int]:
         """Return the numbers of the readings that the spool has of a producer, by the lives in its ledger."""
-        found = []
+        found: list[int] = []
         for life in read_lives(self.folder / f"{producer}.jsonl"):
             found += range(life.first, life.first + self.high().get(life.origin, 0))
         return found
@@ -220,3 +222,28 @@ def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
         pass
     with locked(tmp_path / "new"):
         assert (tmp_path / "new" / "lock").read_text().strip().isdecimal()
+
+
+def test_what_spark_raises_is_told_in_a_line() -> None:
+    trace = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: something\nIdentifier: bronze\n"
+        "Traceback (most recent call last):\n{}\n=== Streaming Query ==="
+    )
+    assert reason(trace.format("gapless.spool.errors.SpoolCorrupt: 7.run: the record at 9")) == "7.run: the record at 9"
+    assert reason(trace.format("RuntimeError: fell")) == "RuntimeError: fell"
+    assert reason("[X] Query: Python worker failed to connect back. Y") == "Python worker failed to connect back"
+    assert reason("") == "Spark gave no reason"
+
+
+def test_a_spool_says_what_is_not_in_the_table(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "spool")
+    writer.runs(A, 10)
+    writer.runs(B, 10)
+    writer.lost(B, 5)
+    writer.commit()
+    high = {str(A): 10, str(B): 15}
+    whole = {str(A): Held(10, 10, 1, 10), str(B): Held(10, 10, 1, 10)}
+    assert against_spool(whole, high, writer.path) == (20, {}), "what never came was not acknowledged"
+    part = {str(B): Held(8, 8, 1, 8)}
+    assert against_spool(part, high, writer.path) == (20, {str(A): 10, str(B): 2})
+    writer.close()

@@ -37,7 +37,12 @@ RIGHT = ("rows", "rows/s")
 
 @click.command()
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept."
+    "--output",
+    default="gapless-pipeline",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where everything is kept.",
 )
 @click.option("--producers", default=3, show_default=True, metavar="N", type=int, help="Members that send.")
 @click.option("--messages", metavar="N", type=int, help="Of each, over all runs; 20000, or no end with --follow.")

@@ -205,9 +205,13 @@ class Member(Streams):
         try:
             said = decode(datagram)
         except RemoteProtocolError as error:
-            self._begin(now_ns).drop(error.reason)
-            return self._finish(())
+            return self._refuse(error.reason, now_ns)
         return self.hear(said, now_ns)
+
+    def _refuse(self, reason: str, now_ns: int) -> Ready:
+        """Count what cannot be understood, and do nothing else, not even what happens to be due."""
+        self._begin(now_ns).drop(reason)
+        return self._context.ready(self._timers.next_ns)
 
     def hear(self, said: Datagram, now_ns: int) -> Ready:
         """Take in what a datagram says, which somebody has decoded already."""

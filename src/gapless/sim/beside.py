@@ -407,21 +407,20 @@ class Acknowledgements(Check):
         stream = self.model.stream_of(life.address, epoch)
         for member in life.view_members - {life.address}:
             # One that joined after the send is not among its receivers.
-            taken = self.model.lives[member].has_taken(life.address, epoch)
-            taken = max(taken, stream.starts.get(member, last))
+            start = stream.starts.get(member, last)
+            taken = max(self.model.lives[member].has_taken(life.address, epoch), start)
             if taken < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has {taken}")
-            if (stored := self._stored_by(member, life.address, taken)) < last:
+            if (stored := self._stored_by(member, life.address, taken, start)) < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has stored {stored}")
         for place in life.roster.away if life.roster is not None else ():
             if stream.acks.get(place.address, last) < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {place.name}, away, has not got it")
 
-    def _stored_by(self, member: Address, origin: Address, taken: int) -> int:
+    def _stored_by(self, member: Address, origin: Address, taken: int, start: int) -> int:
         """Return up to where a member has what it acknowledges: on its disk, if it stores what it gets."""
-        life = self.model.lives[member]
-        heard = life.heard.get(origin)
-        return taken if life.stored is None else max(life.stored.get(origin, 0), heard.start if heard else 0)
+        stored = self.model.lives[member].stored
+        return taken if stored is None else max(stored.get(origin, 0), start)
 
     def close(self) -> None:
         """At rest no acknowledged send is open."""

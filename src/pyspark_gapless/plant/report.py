@@ -58,7 +58,7 @@ class Report:
     new_bytes: int
     """Their payloads."""
     seconds: float
-    """From the first of them that was sent to the last that was in the table."""
+    """From the first of them that was sent to the last that was in the table, without the very first batch."""
     latency_s: Mapping[str, float] = field(default_factory=dict)
     """From the send to the row in bronze: p50, p99 and max, of this run."""
     watermark: str = ""
@@ -82,15 +82,21 @@ class Report:
 
 
 def examine(
-    spark: SparkSession, pipeline: Pipeline, *, ledgers: Iterable[Path] | None, sent: int, since: int
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    sent: int,
+    since: int,
+    ledgers: Iterable[Path] = (),
+    high: Mapping[str, int] | None = None,
 ) -> Report:
     """Count what is in the tables and compare; ``since`` is the first batch of bronze that is of this run.
 
-    With ``ledgers`` the producers say what was acknowledged, otherwise the spool does.
+    The ``ledgers`` of producers say what was acknowledged, or the spool does, up to ``high``.
     """
     held = holdings(spark, pipeline)
-    if ledgers is None:
-        acknowledged, problems = against_spool(held, pipeline.spool)
+    if high is not None:
+        acknowledged, problems = against_spool(held, high, pipeline.spool)
     else:
         acknowledged, problems = against_lives(held, [life for path in ledgers for life in read_lives(path)])
     bronze, repeated = (
@@ -157,18 +163,23 @@ def against_lives(held: Mapping[str, Held], lives: Iterable[Life]) -> tuple[int,
     return acknowledged, lost
 
 
-def against_spool(held: Mapping[str, Held], path: Path) -> tuple[int, dict[str, int]]:
-    """Return how many messages the spool says to have had, and for each stream how many came too late for the table.
+def against_spool(held: Mapping[str, Held], high: Mapping[str, int], path: Path) -> tuple[int, dict[str, int]]:
+    """Return how many messages the spool has had, and for each stream how many of them are not there.
 
-    A message in pieces has several seqnos and one row, and what the spool says to be lost never was acknowledged, so
-    only the end of each stream is compared.
+    ``high`` is where its streams ended before the last batch. A message in pieces has several seqnos and one row, so of
+    each stream only the end is compared; and what a limit has dropped is told by the spool.
     """
     view = SpoolView(path)
     view.refresh()
-    dropped = view.dropped()
-    high = {key: seqno for key, seqno in view.high().items() if seqno > view.low().get(key, 0) or key in held}
-    known = sum(each.rows for each in held.values()) + sum(dropped.values())
-    return known, {key: dropped[key] for key in high if dropped.get(key)}
+    lost = dict(view.dropped())
+    for key, seqno in high.items():
+        last = held[key].last if key in held else view.low().get(key, 0)
+        holes = sum(
+            hole.last - max(hole.first, last + 1) + 1 for hole in view.lost() if hole.stream == key and hole.last > last
+        )
+        if seqno - last - holes > 0:
+            lost[key] = lost.get(key, 0) + seqno - last - holes
+    return sum(each.rows for each in held.values()) + sum(lost.values()), lost
 
 
 def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
@@ -207,24 +218,29 @@ def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    waits, new_bytes, first_s, last_s = [], 0, float("inf"), 0.0
+    waits: list[Any] = []
+    firsts_s: list[float] = []
+    new_bytes, last_s = 0, 0.0
     for batch, folder in pipeline.bronze.published().items():
         if batch < since:
             continue
-        there_s = folder.stat().st_mtime
+        last_s = max(last_s, there_s := folder.stat().st_mtime)
+        at = len(waits)
         for path in folder.glob("*.parquet"):
             rows = pq.read_table(path, columns=["sent", "payload"], partitioning=None)
             sent_us = rows["sent"].cast(pa.timestamp("us", "UTC")).cast("int64").to_numpy()
             waits.append(there_s - sent_us / MEGA)
             new_bytes += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
-            first_s, last_s = min(first_s, float(sent_us.min(initial=2**62)) / MEGA), max(last_s, there_s)
+        firsts_s.append(there_s - max(float(wait.max(initial=0)) for wait in waits[at:]))
     if not waits:
         return {"new_rows": 0, "new_bytes": 0, "seconds": 0.0}
     all_waits = np.concatenate(waits)
+    # Of several batches the first one is there to get things going: the others say how fast it goes.
+    begin_s = min(firsts_s[1:] or firsts_s)
     p50, p99, most = np.quantile(all_waits, [0.5, 0.99, 1.0])
     return {
         "new_rows": len(all_waits),
         "new_bytes": new_bytes,
-        "seconds": round(max(0.0, last_s - first_s), 3),
+        "seconds": round(max(0.0, last_s - begin_s), 3),
         "latency_s": {"p50": round(float(p50), 3), "p99": round(float(p99), 3), "max": round(float(most), 3)},
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from gapless.spool.collector import Collector
 from pyspark_gapless import java
 from pyspark_gapless.installed import look
 from pyspark_gapless.offsets import digest_of
-from pyspark_gapless.pipeline import Pipeline, Step, log, reason
+from pyspark_gapless.pipeline import Patience, Pipeline, Step, reason
 from pyspark_gapless.plant.ledger import Ledger
 from pyspark_gapless.plant.plan import GROUP, OWN, SPOOL, About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, Pace, Producer, lossy
@@ -96,6 +97,7 @@ class _Run:
         self.producers: list[Producer] = []
         self.collector: Collector | None = None
         self._view: SpoolView | None = None
+        self._high: Mapping[str, int] = {}
         self._rows_before = 0
 
     def run(self) -> Report:
@@ -119,7 +121,8 @@ class _Run:
                 return examine(
                     spark,
                     self.pipeline,
-                    ledgers=self._ledgers() if self.about.kind == OWN else None,
+                    ledgers=self._ledgers(),
+                    high=None if self.about.kind == OWN else self._high,
                     sent=sum(producer.sent for producer in self.producers),
                     since=since,
                 )
@@ -146,6 +149,7 @@ class _Run:
         for producer in self.producers:
             producer.stop()
         self._check()
+        self._high = self._spool_figures()[1]
         self._phase = "catching up"
         self.pipeline.catch_up(spark, TRIES)
 
@@ -303,20 +307,14 @@ class _Followed:
         self.step = step
         self.query = step.start(spark, every_s=every_s)
         self._again = partial(step.start, spark, every_s=every_s)
-        self._batches = step.table.batches
-        self._failures = 0
+        self._patience = Patience(step, TRIES)
 
     def check(self) -> None:
         """Start the query again if it has failed; raise why if it fails again and again."""
         error: Exception | None = self.query.exception()
-        if error is None:
-            return
-        self._failures = self._failures + 1 if self.step.table.batches == self._batches else 1
-        self._batches = self.step.table.batches
-        if self._failures == TRIES:
-            raise error
-        log.warning("%s has failed and goes on from its checkpoint: %s", self.step.name, reason(str(error)))
-        self.query = self._again()
+        if error is not None:
+            self._patience.take(error)
+            self.query = self._again()
 
 
 @contextmanager
@@ -325,13 +323,24 @@ def _session(master: str | None, log_path: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
-    with _errors_into(log_path):
+    with _errors_into(log_path), _own_interrupts():
         spark = session(NAME, master=master, log_level="WARN")
     try:
         yield spark
     finally:
         if before is None:
             spark.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep what is done on Ctrl-C: a new session would have it cancel every job."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
