@@ -102,3 +102,14 @@ def test_what_was_not_written_by_this_is_refused() -> None:
         Published.decode(b"\x09" + memory.encode()[1:])
     with pytest.raises(GaplessError, match="damaged"):
         Published.decode(memory.encode()[:-1])
+
+
+@pytest.mark.parametrize(
+    "value", [b"q/18446744073709551616/0/0", b"q/0/0/99999999999999999999", b"q/0/0/" + b"9" * 5000, b"garbage", b""]
+)
+def test_a_header_that_only_looks_like_that_of_a_sink_loses_nothing_and_breaks_nothing(value: bytes) -> None:
+    memory = Published()
+    messages = [join(b"x", {SINK: each}) for each in (b"q/0/0/0", value, value, b"q/0/0/1")]
+    assert memory.sift(b"".join(messages), lambda: messages) is None
+    assert memory.fresh({SINK: value})
+    assert Published.decode(memory.encode()).encode() == memory.encode()

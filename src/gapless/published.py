@@ -37,6 +37,8 @@ MOST_RANGES = 256
 """So many ranges of rows are remembered of one batch."""
 LONGEST_QUERY_BYTES = 255
 """The longest name of a query."""
+MOST_DIGITS = 19
+"""The longest number of a batch, a partition or a row: more would not fit where it is remembered."""
 
 _NAME = SINK.encode()
 _HEADED = MARK + bytes((HEADED,))
@@ -68,12 +70,16 @@ def row_of(headers: Headers) -> Row | None:
     if value is None:
         return None
     query, *numbers = value.rsplit(b"/", 3)
-    if len(numbers) != 3 or not all(map(bytes.isdigit, numbers)) or not 0 < len(query) <= LONGEST_QUERY_BYTES:
+    if len(numbers) != 3 or not all(map(_is_number, numbers)) or not 0 < len(query) <= LONGEST_QUERY_BYTES:
         return None
     try:
         return Row(query.decode(), *map(int, numbers))
     except (UnicodeDecodeError, ValueError):
         return None
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= MOST_DIGITS
 
 
 def _value_in(message: bytes) -> bytes | None:
@@ -170,7 +176,7 @@ class Published:
                 yield at
                 continue
             front, _, number = value.rpartition(b"/")
-            if front == common and number.isdigit():
+            if front == common and _is_number(number):
                 if self._take(query, batch, int(number)):
                     yield at
                 continue

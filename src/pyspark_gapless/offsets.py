@@ -25,7 +25,7 @@ Digest = dict[str, int]
 READER: Final = "@reader"
 """The key under which an offset carries the name of its reader."""
 
-_STREAM = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}")
+_STREAM = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})")
 _MOST = 2**64
 
 

@@ -203,7 +203,12 @@ def _local(path: str) -> str:
         raise OptionError(
             f"{path!r} is not a path of a file system; a spool is read as files, so mount it and name the folder"
         )
-    return str(Path(path).expanduser().absolute())
+    if "\0" in path:
+        raise OptionError(f"{path!r} is not a path: it has a zero byte in it")
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        raise OptionError(f"{path!r}: there is no such user here, or it has no home; write the whole path") from None
 
 
 def _starting(options: Mapping[str, str]) -> Position:

@@ -176,6 +176,8 @@ def reason(text: str) -> str:
     """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if SLOW in text:
+        return SLOW
     if not raised:
         return lines[0] if lines else "Spark gave no reason"
     return raised[-1]["ours"] or raised[-1][0]

@@ -19,7 +19,7 @@ from gapless.spool import SpoolError, SpoolTrimmed, parse_key
 from gapless.spool.format import seed_of
 from pyspark_gapless.arrow import BatchMaker, Layout, Stream
 from pyspark_gapless.planning import Ranges, Stretch
-from pyspark_gapless.replicas import Replicas
+from pyspark_gapless.replicas import Lost, Replicas, never_of
 from pyspark_gapless.scan import Chunk, scan
 
 if TYPE_CHECKING:
@@ -110,19 +110,20 @@ class _Reading:
         others = [path for at, path in enumerate(self.part.spools) if at != stretch.replica]
         if others:
             log.warning("reading from another replica: %s", error)
-            yield from self._from(others, left, error)
+            yield from self._from(others, left, never_of(self.part.spools[stretch.replica]), error)
         elif isinstance(error, SpoolTrimmed) and not self.part.fail_on_data_loss:
             log.warning("going on without it: %s", error)
         else:
             raise error
 
-    def _from(self, others: Sequence[str], left: Ranges, error: SpoolError) -> Iterator[Chunk]:
+    def _from(self, others: Sequence[str], left: Ranges, never: Lost, error: SpoolError) -> Iterator[Chunk]:
         replicas = Replicas(others)
         try:
             replicas.refresh()
             start = {key: above for key, (above, _) in left.items()}
             end = {key: upto for key, (_, upto) in left.items()}
-            plan = replicas.plan(start, end, partitions=(1, 1))
+            # What the replica that has failed did have is not lost because others never got it.
+            plan = replicas.plan(start, end, partitions=(1, 1), never=never)
         except GaplessError as failure:
             raise type(error)(f"{error}; and no other replica has it: {failure}") from error
         for piece in parts(replicas, plan, fail_on_data_loss=True):

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gapless.spool import Hole, Reader, SpoolError, SpoolMismatch, SpoolView, readers
-from gapless.spool.index import MISSING, SegmentIndex
+from gapless.spool.index import MISSING, NEVER_CAME, REPEATED, SegmentIndex
 from gapless.spool.segments import segment_path
 from pyspark_gapless.offsets import DataLossError, Digest, Span, cover, loss_message, merged, share
 from pyspark_gapless.planning import Ranges, Stretch, pack, partition_count, stretches
 
 log = logging.getLogger("gapless.spark")
+
+Lost = dict[str, list[tuple[int, int]]]
+"""For each stream what will never come, as first and last seqno, in order."""
 
 
 class Replicas:
@@ -32,8 +35,9 @@ class Replicas:
         self._said: dict[int, str] = {}
         self._low: list[Digest] = []
         self._high: list[Digest] = []
-        self._lost: list[dict[str, list[tuple[int, int]]]] = []
-        self._never: list[dict[str, list[tuple[int, int]]]] = []
+        self._lost: list[Lost] = []
+        self._never: Lost = {}
+        self._damaged: Lost = {}
         self._dropped: list[Digest] = []
 
     def refresh(self) -> None:
@@ -59,12 +63,16 @@ class Replicas:
         if len(groups) > 1:
             told = ", ".join(f"{path} has {group!r}" for group, path in groups.items())
             raise SpoolMismatch(f"replicas must be of one group: {told}; name the spools of one of them")
-        self.complete = len(readable) == len(self.views)
+        self.complete = len(readable) == len(self.views) and not any(view.is_behind for view in readable)
         self._low = [{} if view is None else view.low() for view in self.views]
         self._high = [{} if view is None else view.high() for view in self.views]
         holes = [[] if view is None else view.lost() for view in self.views]
         self._lost = [_by_stream(found) for found in holes]
-        self._never = [_by_stream(hole for hole in found if hole.reason != MISSING) for found in holes]
+        every = [hole for found in holes for hole in found]
+        # Who cannot be asked may have what the others have not; what is repeated is in another stream of the same one.
+        surely = {NEVER_CAME, REPEATED} if len(readable) == len(self.views) else {REPEATED}
+        self._never = _by_stream(hole for hole in every if hole.reason in surely)
+        self._damaged = _by_stream(hole for hole in every if hole.reason == MISSING)
         self._dropped = [{} if view is None else view.dropped() for view in self.views]
 
     def _open(self, at: int, path: Path) -> SpoolView | None:
@@ -173,9 +181,18 @@ class Replicas:
     # What to read
 
     def plan(
-        self, start: Digest, end: Digest, *, partitions: tuple[int, int], fail_on_data_loss: bool = True
+        self,
+        start: Digest,
+        end: Digest,
+        *,
+        partitions: tuple[int, int],
+        fail_on_data_loss: bool = True,
+        never: Lost | None = None,
     ) -> list[list[Stretch]]:
-        """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions."""
+        """Return the stretches that hold everything above ``start`` up to ``end``, packed into partitions.
+
+        ``never`` is what will never come, if that is known better than from these replicas.
+        """
         wanted: dict[tuple[int, int], Ranges] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
         for key, upto in sorted(end.items()):
@@ -183,7 +200,7 @@ class Replicas:
             if upto <= above:
                 continue
             found = cover(above, upto, self.spans(key))
-            missing = [hole for hole in found.holes if not self._known_lost(key, hole)]
+            missing = [hole for hole in found.holes if not self._known_lost(key, hole, never)]
             missing += self._dropped_before(key, start)
             if missing:
                 holes[key] = missing
@@ -195,10 +212,12 @@ class Replicas:
             log.warning("%s", message)
         return self._pack(wanted, partitions)
 
-    def _known_lost(self, key: str, hole: tuple[int, int]) -> bool:
+    def _known_lost(self, key: str, hole: tuple[int, int], never: Lost | None) -> bool:
         """Tell whether a hole is what the origin never gave to any collector: then offsets step over it."""
         at, upto = hole
-        for first, last in sorted(never for each in self._never for never in each.get(key, ())):
+        if never is None and any(first <= upto and last > at for first, last in self._damaged.get(key, ())):
+            return False  # a replica had it, whatever the others say
+        for first, last in (self._never if never is None else never).get(key, ()):
             if first <= at + 1:
                 at = max(at, last)
         return at >= upto
@@ -289,8 +308,16 @@ def _want(wanted: dict[tuple[int, int], Ranges], key: str, pieces: Sequence[tupl
         ranges[key] = (ranges[key][0] if key in ranges else low, high)
 
 
-def _by_stream(holes: Iterable[Hole]) -> dict[str, list[tuple[int, int]]]:
-    found: dict[str, list[tuple[int, int]]] = {}
+def never_of(path: str) -> Lost:
+    """Return what one replica says that will never come; nothing if it cannot be asked."""
+    try:
+        return _by_stream(hole for hole in SpoolView(path).lost() if hole.reason != MISSING)
+    except SpoolError:
+        return {}
+
+
+def _by_stream(holes: Iterable[Hole]) -> Lost:
+    found: Lost = {}
     for hole in sorted(holes):
         found.setdefault(hole.stream, []).append((hole.first, hole.last))
     return found

@@ -123,7 +123,7 @@ def _read(options: Mapping[str, str], key: str, parser: Callable[[str], T], defa
 
 def _value(text: str) -> object:
     """Return what a knob is set to: Spark has text only, and knobs have numbers and flags too."""
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text)
 
@@ -138,7 +138,7 @@ def _ports(text: str) -> tuple[int, ...]:
     ports: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) > 65535:
+        if not first.isdecimal() or (dash and not last.isdecimal()) or not int(first) <= int(last or first) <= 65535:
             raise OptionError("expected ports such as 7800, 7800-7899 or 7800,7900")
         ports += range(int(first), int(last or first) + 1)
     return tuple(ports)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from gapless.core.ready import Acknowledged, Lost
+from gapless.core.ready import Acknowledged, Lost, Unacknowledged
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Marks, View
 from gapless.modes import Mode
-from gapless.wire.frames import Ack
+from gapless.wire.frames import Ack, Data
 
 from .driver import MS, A, B, C, Group
 from .test_durable import C2, NAME, back, gone, got, numbers, send, told
@@ -113,6 +113,35 @@ def test_a_message_larger_than_the_window_is_not_a_deadlock() -> None:
     store(group, group["a"].outbound.window.high)
     group.settle()
     assert group.told("a", Acknowledged) == [Acknowledged(ticket)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_large_message_whose_beginning_is_gone_is_not_reported_as_acknowledged(*, whole: bool) -> None:
+    """The reader acknowledged its first pieces, and died with them: its next life has a hole where the message was."""
+    group = make(capacity=40 if whole else 8, max_frame_bytes=512)
+    if whole:
+        group.rule(lambda _, to, frame: to == C and isinstance(frame, Data) and frame.run.first > 15)
+    ticket = group.send("a", b"x" * 400 * 20, mode=Mode.ACKNOWLEDGED).ticket
+    later = group.send("a", b"later", mode=Mode.ACKNOWLEDGED).ticket
+    window = group["a"].outbound.window
+    for _ in range(5_000):
+        if 4 <= window.low < window.high:
+            break
+        group.run_for(MS // 10)
+    assert 4 <= window.low < window.high
+    assert not group.told("a", Acknowledged)
+    gone(group)
+    group.begin(C2).resume({}, stores=True)
+    for member in (C2, A, B):
+        group.install(View.of(3, A, B, C2), [member], back={C2: C})
+    for _ in range(20):
+        group.run_for(200 * MS)
+        store(group, window.high, C2)
+    group.settle()
+    assert got(group, C2) == [b"later"]
+    assert told(group, C2, Lost)
+    assert group.told("a", Unacknowledged) == [Unacknowledged(ticket, (C2,))]
+    assert group.told("a", Acknowledged) == [Acknowledged(later)]
 
 
 def test_what_is_handed_out_and_not_stored_takes_no_room_from_the_receive_buffer() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_gapless import columns
+from gapless.errors import ConfigError
+from pyspark_gapless import columns, sink_options
 from pyspark_gapless.options import AT_DIGEST, AT_TIME, EARLIEST, LATEST, OptionError, Position, parse
 
 
@@ -58,6 +59,9 @@ def test_a_start_by_digest() -> None:
         ({"spool": "/a", "path": "/b"}, "both"),
         ({"spool": "/a,/a"}, "twice"),
         ({"spool": "s3://bucket/x"}, "mount it"),
+        ({"spool": "~nobody-of-this-name/x"}, "no such user"),
+        ({"spool": "/a\0b"}, "zero byte"),
+        ({"spool": "/a", "startingOffsets": '{"01.6": 1}'}, "is not a stream"),
         ({"spool": "/a", "maxRowsPerTrigger": "0"}, "above zero"),
         ({"spool": "/a", "maxRowsPerTrigger": "many"}, "whole number"),
         ({"spool": "/a", "maxBytesPerTrigger": "1 parsec"}, "unknown unit"),
@@ -158,3 +162,12 @@ def test_a_payload_schema_in_three_spellings(schema: str) -> None:
 def test_wrong_columns_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         names(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"ports": "9-3"}, "expected ports"), ({"config.capacity": "9" * 5000}, "expected a whole number")],
+)
+def test_wrong_options_of_a_sink_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sink_options.parse({"group": "g"} | given)

@@ -231,7 +231,7 @@ def test_what_spark_raises_is_told_in_a_line() -> None:
     )
     assert reason(trace.format("gapless.spool.errors.SpoolCorrupt: 7.run: the record at 9")) == "7.run: the record at 9"
     assert reason(trace.format("RuntimeError: fell")) == "RuntimeError: fell"
-    assert reason("Python worker failed to connect back.\nmore") == "Python worker failed to connect back."
+    assert reason("[X] Query: Python worker failed to connect back. Y") == "Python worker failed to connect back"
     assert reason("") == "Spark gave no reason"
 
 

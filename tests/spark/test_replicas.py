@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from gapless.errors import GaplessError
 from gapless.spool import SpoolMismatch, SpoolView
 from gapless.spool.segments import segment_path
 from pyspark_gapless import scan
+from pyspark_gapless.offsets import DataLossError
 from tests.spark.spools import (
     A,
     B,
@@ -128,6 +130,71 @@ def test_a_spool_that_was_made_anew_at_the_same_place(tmp_path: Path) -> None:
     assert digest(later) == {"b.1": 5}
     assert numbers(read(reader, end, later), B) == [1, 2, 3, 4, 5]
     writer.close()
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Iterator[tuple[Writer, Writer]]:
+    """Two replicas, of which the second never got 11..20."""
+    one, two = Writer(tmp_path / "one"), Writer(tmp_path / "two")
+    one.runs(A, 40)
+    two.runs(A, 10)
+    two.lost(A, 10)
+    two.runs(A, 20)
+    for each in (one, two):
+        each.commit()
+    yield one, two
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("when", ["before the plan", "after the plan"])
+@pytest.mark.parametrize("what", [b"a.1-15", b"\xf1GLR"])
+def test_what_one_replica_had_is_not_stepped_over_because_another_never_got_it(
+    uneven: tuple[Writer, Writer], when: str, what: bytes
+) -> None:
+    reader = stream_reader(spools(uneven))
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    assert numbers(read(reader, start, end), A) == list(range(1, 41))
+    parts = reader.partitions(start, end)
+    path = segment_path(uneven[0].path, 1)
+    data = path.read_bytes()
+    at = data.rindex(what, 0, data.index(b"a.1-15") + 6)
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    if when == "before the plan":
+        reader = stream_reader(spools(uneven))
+        with pytest.raises(GaplessError, match="damaged"):
+            read(reader, start, end)
+    else:
+        with pytest.raises(GaplessError, match="no other replica has it"):
+            [batch for part in parts for batch in reader.read(part)]
+
+
+def test_what_is_lost_in_one_replica_is_waited_for_while_another_cannot_be_read(
+    uneven: tuple[Writer, Writer], tmp_path: Path
+) -> None:
+    one, _ = uneven
+    shutil.move(one.path, tmp_path / "away")
+    reader = stream_reader(spools(uneven))
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    with pytest.raises(DataLossError, match=r"11\.\.20"):
+        read(reader, start, end)
+    shutil.move(tmp_path / "away", one.path)
+    assert numbers(read(reader, start, end), A) == list(range(1, 41))
+
+
+def test_a_stream_stays_in_the_offset_while_a_spool_shows_less_than_it_has(writer: Writer) -> None:
+    """After a power failure the committed file may be older than the segments, until a collector opens the spool."""
+    writer.runs(A, 40)
+    writer.commit()
+    old = (writer.path / "committed").read_bytes()
+    writer.runs(B, 10)
+    writer.commit()
+    start = {"a.1": 20, "b.1": 10}
+    (writer.path / "committed").write_bytes(old)
+    end = latest(stream_reader(writer.path, reader="r"), start)
+    assert digest(end) == {"a.1": 40, "b.1": 10}, "or all of it would be read again"
 
 
 def test_damage_in_all_replicas_is_an_error(pair: tuple[Writer, Writer]) -> None:

@@ -148,6 +148,17 @@ def test_a_missing_segment(spool: Path) -> None:
     }
     assert rows_of(SpoolView(spool)) == wanted
     assert {hole[:3] for hole in holes(spool)} >= {(key, *range_) for key, range_ in ranges.items()}
+    assert not check(spool).problems, "what is recorded as lost is not missed any more"
+
+
+def test_something_else_in_the_place_of_an_index(spool: Path) -> None:
+    for path in (spool / "segments").glob("*.idx"):
+        path.unlink()
+        path.mkdir()
+    assert rows_of(SpoolView(spool)) == all_rows()
+    report = check(spool)
+    assert not report.problems
+    assert len(report.notes) == len(list((spool / "segments").glob("*.idx")))
 
 
 def test_a_damaged_state_or_preamble_is_made_again(spool: Path) -> None:

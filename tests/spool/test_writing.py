@@ -29,6 +29,27 @@ def test_what_is_committed_is_read(tmp_path: Path) -> None:
         assert rows_of(view) == {"a1.5": expected(A, 1, 10), "b2.7": expected(B, 100, 104)}
 
 
+def test_a_hole_of_more_messages_than_a_record_can_count(tmp_path: Path) -> None:
+    last = 3 + 2**33
+    with opened(tmp_path) as spool:
+        spool.append(run(A, 1, 2))
+        spool.append_lost(A, 3, last)
+        spool.append(run(A, last + 1, last + 1))
+        assert spool.commit() == {A: last + 1}
+    with opened(tmp_path) as spool:
+        assert spool.marks == {A: last + 1}
+    view = SpoolView(tmp_path)
+    assert sum(hole.last - hole.first + 1 for hole in view.lost()) == last - 2
+    assert rows_of(view) == {"a1.5": [*expected(A, 1, 2), *expected(A, last + 1, last + 1)]}
+
+
+def test_a_sender_may_say_any_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as spool:
+        spool.append(run(A, 1, 1, sent_ns=2**64 - 1))
+        assert spool.commit() == {A: 1}
+    assert rows_of(SpoolView(tmp_path)) == {"a1.5": expected(A, 1, 1)}
+
+
 def test_what_is_not_committed_is_not_seen(tmp_path: Path) -> None:
     with opened(tmp_path) as spool:
         spool.append(run(A, 1, 10))

@@ -5,7 +5,8 @@ now, if it knows nothing of that life), and nothing behind that is purged. Besid
 frame is sent to it, nobody waits for its acks, and a group that has nothing else to do is at rest.
 
 On a view that has the member back, in a new life or in the same: its stream starts right behind what the place had
-acknowledged. Whoever died in the middle of a message in pieces gets all of it again, if it is still here.
+acknowledged. Whoever died in the middle of a message in pieces gets all of it again, if it is still here; if it is not,
+an acknowledged send of it is reported as not acknowledged.
 
 On a view that does not list the place any more: it is released, and what was kept for it alone is purged.
 
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.core.ready import Held, HoldFull, Released
 from gapless.errors import LocalProtocolError
-from gapless.run import BEGIN, PIECE
+from gapless.run import ACKED, BEGIN, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from gapless.core.acks import AckTable
     from gapless.core.context import Context
+    from gapless.core.sending import SendQueue
     from gapless.core.window import Window
     from gapless.identity import Address, View
     from gapless.profiles import Profile
@@ -189,3 +191,23 @@ def _whole(acked: int, window: Window) -> int:
             break
         acked -= 1
     return max(acked, window.low)
+
+
+def torn_send(acked: int, window: Window, queue: SendQueue, tracked: dict[int, int]) -> int | None:
+    """Return the ticket of the acknowledged send that a new life, which goes on behind ``acked``, never gets whole.
+
+    Its former life had acknowledged the first pieces of a large message, and they are gone. The send is not tracked any
+    longer. ``tracked`` has the last seqno of each ticket.
+    """
+    rest = window.get(acked + 1, acked + 1)
+    if rest and (not rest[0].flags & PIECE or rest[0].flags & BEGIN or not rest[0].flags & ACKED):
+        return None
+    ticket = min((ticket for ticket, last in tracked.items() if last > acked), key=tracked.__getitem__, default=None)
+    if ticket is not None:
+        del tracked[ticket]
+        return ticket
+    head = queue.under_way
+    if head is None or head.given_up or not head.flags & ACKED:
+        return None
+    head.flags &= ~ACKED
+    return head.ticket

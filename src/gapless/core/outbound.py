@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from gapless.core import ranges, rare
 from gapless.core.acks import AckTable
-from gapless.core.holds import Holds
+from gapless.core.holds import Holds, torn_send
 from gapless.core.ready import Accepted, Acknowledged, Pinned, Unacknowledged
 from gapless.core.repairs import Repairs, send_repairs
 from gapless.core.sending import SendQueue
@@ -478,6 +478,8 @@ class Outbound:
         self.acks.adjust(members, high)
         for member, acked in returned.items():
             self.acks.enter(member, acked)
+            if member in (back or {}) and (ticket := torn_send(acked, self.window, self.queue, self._tracked)):
+                context.event(Unacknowledged(ticket, (member,)))
         self.limit_bytes(self.senders)
         self.release(context, "view")
         if returned and self._tail_ns is None and self._unfinished:

@@ -114,6 +114,11 @@ class SendQueue:
         """Return the queue, head first."""
         return tuple(self._waiting)
 
+    @property
+    def under_way(self) -> Waiting | None:
+        """The send whose message has gone out in part, if there is one."""
+        return self._waiting[0] if self._waiting and self._waiting[0].offset else None
+
     def slots(self, messages: Sequence[bytes]) -> int:
         """Return how many seqnos ``messages`` take."""
         piece_bytes = self._room_bytes - LENGTH_BYTES

@@ -407,11 +407,11 @@ class Acknowledgements(Check):
         stream = self.model.stream_of(life.address, epoch)
         for member in life.view_members - {life.address}:
             # One that joined after the send is not among its receivers.
-            taken = self.model.lives[member].has_taken(life.address, epoch)
-            taken = max(taken, stream.starts.get(member, last))
+            start = stream.starts.get(member, last)
+            taken = max(self.model.lives[member].has_taken(life.address, epoch), start)
             if taken < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has {taken}")
-            if (stored := self._stored_by(member, life.address, taken, stream.starts.get(member, last))) < last:
+            if (stored := self._stored_by(member, life.address, taken, start)) < last:
                 self.fail(f"{life.name} has {last} acknowledged by all, but {member} has stored {stored}")
         for place in life.roster.away if life.roster is not None else ():
             if stream.acks.get(place.address, last) < last:

@@ -32,6 +32,7 @@ from gapless.spool.format import (
     State,
     StreamState,
     lay_out,
+    lost_drafts,
     pack_preamble,
     parse_key,
     read_preamble,
@@ -131,7 +132,7 @@ class _Walk:
             what = f"{damage.size_bytes} bytes are damaged"
             self._problem(Problem(file.path, damage.offset, what, key, header.first, header.last))
             self.report.lost += header.last - header.first + 1
-            self._keep(_lost(header.origin, header.first, header.last))
+            self._keep(*lost_drafts(header.origin, header.first, header.last, time.time_ns()))
         else:
             self._problem(Problem(file.path, damage.offset, f"{damage.size_bytes} bytes are no record"))
 
@@ -152,6 +153,8 @@ class _Walk:
         if self.keep:
             body = file.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
             table, payload = body[: header.table_bytes], body[header.table_bytes :]
+            if header.kind == STATE:
+                table = self._without_missing(table)
             told = (header.flags, header.view, header.sent_ns, header.collected_ns)
             range_ = (header.first, header.last, header.rows)
             self._keep(Draft(header.kind, header.origin, *range_, table, payload, *told))
@@ -169,6 +172,12 @@ class _Walk:
             if header.offset == PREAMBLE_BYTES:
                 owed[each.key] = each.high
 
+    def _without_missing(self, table: bytes) -> bytes:
+        """Return a state that does not speak of a segment before it that is not there."""
+        state = State.unpack(table)
+        is_missing = self.before[0] and state.previous[0] > self.before[0]
+        return state._replace(previous=self.before).pack() if is_missing else table
+
     def _gap(self, path: Path, header: Header, key: str) -> None:
         expected = self.high.get(key, header.first - 1) + 1
         if header.first > expected:
@@ -178,11 +187,11 @@ class _Walk:
         self._problem(Problem(path, offset, "messages are missing", key, first, last))
         self.report.lost += last - first + 1
         self.high[key] = last
-        self._keep(_lost(parse_key(key), first, last))
+        self._keep(*lost_drafts(parse_key(key), first, last, time.time_ns()))
 
-    def _keep(self, draft: Draft) -> None:
+    def _keep(self, *drafts: Draft) -> None:
         if self.keep:
-            self.drafts.append(draft)
+            self.drafts += drafts
 
     def _set_aside(self, file: SegmentFile, damage: Damage) -> None:
         folder = self.root / "damaged"
@@ -210,10 +219,6 @@ class _Walk:
             if 0 < draft.kind <= LOST:
                 found[str(draft.origin)] = draft.first - 1
         return found
-
-
-def _lost(origin: Address, first: int, last: int) -> Draft:
-    return Draft(LOST, origin, first, last, last - first + 1, collected_ns=time.time_ns())
 
 
 def check(path: Path | str, *, progress: Progress = lambda _done: None) -> Report:
@@ -286,7 +291,7 @@ def _check_index(walk: _Walk, number: int) -> None:
             raise BadIndex("does not fit the segment")
     except FileNotFoundError:
         return
-    except (BadIndex, ValueError, KeyError, TypeError) as error:
+    except (OSError, BadIndex, ValueError, KeyError, TypeError) as error:
         walk.report.notes.append(f"{path}: {error}; readers make it again from the segment, repair writes it anew")
 
 

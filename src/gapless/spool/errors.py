@@ -13,6 +13,7 @@ from gapless.errors import GaplessError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_TAKEN = frozenset({errno.EEXIST, errno.EISDIR})
 _GONE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
 
 
@@ -95,6 +96,8 @@ def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
         return SpoolGone(
             f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)", path
         )
+    if error.errno in _TAKEN:
+        return SpoolMismatch(f"{path}: {doing} failed: {said}; something else stands there: name another place", path)
     return SpoolFailed(
         f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not committed is kept in memory",
         path,

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gapless.identity import Address
+from gapless.identity import U32_MAX, Address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,8 @@ MAGIC = b"\xf1GLR"
 HEADER = Struct("<4sIIBBBxIIQQQQQQQQqq")
 _REST = Struct("<IBBBxIIQQQQQQQQqq")
 HEADER_BYTES = HEADER.size
+_LATEST_NS = 2**63 - 1
+"""A sender may say any 64-bit number; a time here has a sign."""
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
 _PREAMBLE = Struct("<8sII16sQqI")
@@ -212,6 +214,15 @@ def is_key(text: object) -> bool:
         return False
 
 
+def lost_drafts(origin: Address, first: int, last: int, now_ns: int) -> list[Draft]:
+    """Return the records that say that ``first .. last`` will never come; one counts no more than its header can."""
+    return [
+        Draft(LOST, origin, start, end, end - start + 1, collected_ns=now_ns)
+        for start in range(first, last + 1, U32_MAX)
+        for end in (min(start + U32_MAX - 1, last),)
+    ]
+
+
 def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes], list[int]]:
     """Return the pieces to write for one commit at ``offset``, and the offset of each record."""
     pieces: list[bytes] = []
@@ -235,7 +246,7 @@ def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes
             first,
             last,
             view,
-            sent_ns,
+            min(sent_ns, _LATEST_NS),
             collected_ns,
         )
         pieces += (MAGIC + crc32(rest, seed).to_bytes(4, "little") + rest, table, payload)

@@ -162,7 +162,7 @@ def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
             os.fsync(descriptor)
     except OSError as error:
         raise from_os_error(error, path, "opening it to go on") from error
-    index_path(store.root, index.number).unlink(missing_ok=True)
+    _unlink(index_path(store.root, index.number))
     return Active(path, descriptor, index, seed_of(store.info.spool_id, index.number))
 
 
@@ -180,10 +180,8 @@ def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Return the index of a sealed segment, from its file or made again."""
     try:
         return SegmentIndex.load(index_path(root, number), number, partial(remade, root, info, number))
-    except (FileNotFoundError, BadIndex):
+    except (OSError, BadIndex):
         return build_index(root, info, number)
-    except OSError as error:
-        raise from_os_error(error, index_path(root, number), "reading it") from error
 
 
 def remade(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:

@@ -48,8 +48,9 @@ Digest = dict[str, int]
 class SpoolView:
     """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
 
-    Readers read what the writer has said to be durable. With ``whole`` they read all whole commits that are there: for
-    a spool whose writer is gone for good.
+    Readers read what the writer has said to be durable. ``is_behind`` says that there is more than that: a commit is
+    under way, or what the writer said is old, and then a stream that is not here may be there. With ``whole`` readers
+    read all whole commits that are there: for a spool whose writer is gone for good.
     """
 
     def __init__(self, path: Path | str, *, whole: bool = False) -> None:
@@ -62,6 +63,7 @@ class SpoolView:
             ) from None
         self._whole = whole
         self._fresh = False
+        self.is_behind = False
         self._segments: dict[int, SegmentIndex] = {}
         self._sealed: set[int] = set()
         self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
@@ -110,11 +112,20 @@ class SpoolView:
             if number not in self._sealed:
                 upto = hint.offset if hint and number == final else None
                 steady = self._look(number, active=number == final, upto=upto) and steady
+        self.is_behind = hint is not None and self._has_more(hint)
         if gone:
             self._drop_parts(gone)
         if gone or next(reversed(self._segments), 0) != before:
             self._prune()
         return steady
+
+    def _has_more(self, hint: Hint) -> bool:
+        """Whether there is more than the ``committed`` file tells, which may be old after a power failure."""
+        try:
+            size_bytes = segment_path(self.path, hint.segment).stat().st_size
+        except OSError:
+            size_bytes = 0
+        return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
 
     def _prune(self) -> None:
         """Let go of streams that the writer has forgotten, and of entries that can be read again."""

@@ -30,6 +30,7 @@ from gapless.spool.format import (
     Draft,
     State,
     StreamState,
+    lost_drafts,
     parse_key,
 )
 from gapless.spool.index import SegmentIndex
@@ -202,9 +203,9 @@ class Spool:
         first = stream.appended + 1
         stream.appended = last
         stream.seen_ns = self._now(collected_ns)
-        draft = _lost(origin, first, last, stream.seen_ns)
-        self._line.append(draft._replace(rows=0) if repeated else draft)
-        self.pending_bytes += HEADER_BYTES
+        drafts = lost_drafts(origin, first, last, stream.seen_ns)
+        self._line += [draft._replace(rows=0) for draft in drafts] if repeated else drafts
+        self.pending_bytes += HEADER_BYTES * len(drafts)
 
     # Committing
 
@@ -269,9 +270,10 @@ class Spool:
     def _vanished(self) -> list[Draft]:
         """Return what says that the messages of a deleted segment are lost."""
         return [
-            _lost(parse_key(key), stream.first, stream.last, self._clock_ns)
+            draft
             for index in self._store.vanished
             for key, stream in index.streams.items()
+            for draft in lost_drafts(parse_key(key), stream.first, stream.last, self._clock_ns)
         ]
 
     def _with_names(self, line: list[Draft]) -> tuple[list[Draft], list[Stream]]:
@@ -583,10 +585,6 @@ class Spool:
             raise LocalProtocolError(f"a spool keeps messages to the group; this one is of the kind {delivery.kind!r}")
         stream = self._streams[delivery.origin] = Stream(delivery.origin, delivery.first - 1)
         return stream
-
-
-def _lost(origin: Address, first: int, last: int, now_ns: int) -> Draft:
-    return Draft(LOST, origin, first, last, last - first + 1, collected_ns=now_ns)
 
 
 def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:

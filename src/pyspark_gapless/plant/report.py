@@ -218,7 +218,9 @@ def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    waits, firsts_s, new_bytes, last_s = [], [], 0, 0.0
+    waits: list[Any] = []
+    firsts_s: list[float] = []
+    new_bytes, last_s = 0, 0.0
     for batch, folder in pipeline.bronze.published().items():
         if batch < since:
             continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -322,13 +323,24 @@ def _session(master: str | None, log_path: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
-    with _errors_into(log_path):
+    with _errors_into(log_path), _own_interrupts():
         spark = session(NAME, master=master, log_level="WARN")
     try:
         yield spark
     finally:
         if before is None:
             spark.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep what is done on Ctrl-C: a new session would have it cancel every job."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
