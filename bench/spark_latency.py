@@ -95,7 +95,8 @@ class Sink:
         self.batches += 1
         self.rows_ns += [now_ns - stamp for stamp in stamps if stamp]
         if "collected" in rows.column_names:
-            collected = rows["collected"].cast("int64").to_pylist()
+            # Parquet gives nanoseconds back where Spark has microseconds.
+            collected = rows["collected"].cast("timestamp[us]").cast("int64").to_pylist()
             self.spooled_ns += [us * 1000 - stamp for us, stamp in zip(collected, stamps, strict=True) if stamp]
 
     def times(self) -> Times:
