@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,21 +184,22 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 
 def measure(
-    spark: SparkSession, folder: Path, pace: Pace, rounds: int, tick: Callable[[], None], sinks: Iterable[str] = SINKS
+    spark: SparkSession, folder: Path, pace: Pace, rounds: int, warm_ups: int, tick: Callable[[], None]
 ) -> list[Figure]:
-    """Measure all sinks, both sources in turns; the messages of all rounds count together."""
+    """Measure all sinks, both sources in turns; the messages of all rounds but the first ones count together."""
     found: dict[tuple[str, str], list[Times]] = {}
-    for number in range(rounds):
-        for kind in sinks:
+    for number in range(-warm_ups, rounds):
+        for kind in SINKS:
             for source in SOURCES:
                 here = folder / f"latency-{number}-{kind}-{source}"
                 here.mkdir()
                 sink = Sink(kind, here)
                 (over_gapless if source == "gapless" else over_socket)(spark, sink, pace)
-                found.setdefault((kind, source), []).append(sink.times())
+                if number >= 0:
+                    found.setdefault((kind, source), []).append(sink.times())
                 shutil.rmtree(here)
                 tick()
-    return [_figure(kind, source, found) for kind in sinks for source in SOURCES]
+    return [_figure(kind, source, found) for kind in SINKS for source in SOURCES]
 
 
 def _figure(kind: str, source: str, found: dict[tuple[str, str], list[Times]]) -> Figure:
