@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
         of = {
             "source": len(self.cells) * (self.rounds + self.warm_ups) * spark_source.TURNS,
             "spool": 1,
-            "latency": self.rounds * len(spark_latency.SINKS) * len(spark_latency.SOURCES),
+            "latency": (self.rounds + self.warm_ups) * len(spark_latency.SINKS) * len(spark_latency.SOURCES),
             "collector": self.rounds * len(self.rows) * len(spark_collector.KINDS),
         }
         return sum(of[part] for part in parts)
@@ -113,7 +113,7 @@ def measure(sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[],
                 cells = [spark_source.measure(spark, folder / "cell", cell, *how) for cell in sizes.cells]
                 found["source"] = [asdict(line) for lines in cells for line in lines]
             if "latency" in parts:
-                timed = spark_latency.measure(spark, folder, sizes.pace, sizes.rounds, tick)
+                timed = spark_latency.measure(spark, folder, sizes.pace, sizes.rounds, sizes.warm_ups, tick)
                 found["latency"] = [asdict(line) for line in timed]
     return found
 

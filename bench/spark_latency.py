@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,8 @@ class Sink:
         self.batches += 1
         self.rows_ns += [now_ns - stamp for stamp in stamps if stamp]
         if "collected" in rows.column_names:
-            collected = rows["collected"].cast("int64").to_pylist()
+            # Parquet gives nanoseconds back where Spark has microseconds.
+            collected = rows["collected"].cast("timestamp[us]").cast("int64").to_pylist()
             self.spooled_ns += [us * 1000 - stamp for us, stamp in zip(collected, stamps, strict=True) if stamp]
 
     def times(self) -> Times:
@@ -183,21 +184,22 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 
 def measure(
-    spark: SparkSession, folder: Path, pace: Pace, rounds: int, tick: Callable[[], None], sinks: Iterable[str] = SINKS
+    spark: SparkSession, folder: Path, pace: Pace, rounds: int, warm_ups: int, tick: Callable[[], None]
 ) -> list[Figure]:
-    """Measure all sinks, both sources in turns; the messages of all rounds count together."""
+    """Measure all sinks, both sources in turns; the messages of all rounds but the first ones count together."""
     found: dict[tuple[str, str], list[Times]] = {}
-    for number in range(rounds):
-        for kind in sinks:
+    for number in range(-warm_ups, rounds):
+        for kind in SINKS:
             for source in SOURCES:
                 here = folder / f"latency-{number}-{kind}-{source}"
                 here.mkdir()
                 sink = Sink(kind, here)
                 (over_gapless if source == "gapless" else over_socket)(spark, sink, pace)
-                found.setdefault((kind, source), []).append(sink.times())
+                if number >= 0:
+                    found.setdefault((kind, source), []).append(sink.times())
                 shutil.rmtree(here)
                 tick()
-    return [_figure(kind, source, found) for kind in sinks for source in SOURCES]
+    return [_figure(kind, source, found) for kind in SINKS for source in SOURCES]
 
 
 def _figure(kind: str, source: str, found: dict[tuple[str, str], list[Times]]) -> Figure:

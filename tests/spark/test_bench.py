@@ -38,6 +38,7 @@ def test_the_figures_as_json(spark: SparkSession, tmp_path: Path, capsys: pytest
         assert line["messages"] == bench.QUICK.pace.messages, "every message is a row that was seen, once"
         assert 0 < line["p50_ms"] <= line["p99_ms"]
         assert (line["spooled_p50_ms"] is None) == (line["source"] == "socket")
+        assert (line["spooled_p99_ms"] or 0) <= line["p99_ms"], "a message is in the spool before it is a row"
     assert list(tmp_path.iterdir()) == [], "nothing stays behind"
     assert spark.range(3).count() == 3, "a session that was there goes on"
 
