@@ -203,9 +203,9 @@ def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> No
 
 def test_a_former_life_that_is_still_in_the_view_is_no_other_collector(spool: Path, where: dict[str, Any]) -> None:
     """A view may change late: who looks then finds the name in use, by itself."""
-    collector = Collector(spool, GROUP, **where)
+    collector = Collector(spool, GROUP, name="store", **where)
     late = TimedOutError("too late")
-    with blocking.join(GROUP, name=collector.name or "collector", node=7, **where):
+    with blocking.join(GROUP, name="store", node=7, **where):
         with pytest.raises(ConfigError, match="is in use"):
             collector._check_name(late, 8)
         collector._check_name(late, 7)
