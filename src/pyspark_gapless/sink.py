@@ -21,7 +21,7 @@ from pyspark_gapless import sink_options
 from pyspark_gapless.encoding import Encoding, choose, encoder
 from pyspark_gapless.publisher import publish_apart
 from pyspark_gapless.sink_options import SinkOptions
-from pyspark_gapless.staging import Part, SinkError, Staging, default_root
+from pyspark_gapless.staging import Part, SinkError, Staging, begun, default_root
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,9 +91,12 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a batch, unless that was done before."""
         told = _told(messages)
-        if not told:
+        # A batch that was begun and is computed again may have no partition now; in its checkpoint a query is alone.
+        alone = None if self.options.staging else begun(self.root, batchId)
+        query = told[0].query if told else alone
+        if query is None:
             return
-        staging = Staging(self.root, told[0].query)
+        staging = Staging(self.root, query)
         parts = [message.part for message in told]
         with staging.locked(self.options.deliver_timeout_ns):
             if batchId <= staging.published():

@@ -310,6 +310,12 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def begun(root: Path, batch: int) -> str | None:
+    """Return the query below ``root`` that has settled a batch and not finished it; None if none has, or several."""
+    found = [path.parent.name for path in root.glob(f"*/batch-{batch}.json")]
+    return found[0] if len(found) == 1 else None
+
+
 def default_root(checkpoint: str, given: str) -> Path:
     """Return where rows are staged: where the option says, or beside the checkpoint."""
     text = given or (f"{checkpoint.rstrip('/')}/gapless-sink" if checkpoint else "")

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from gapless.errors import ConfigError
-from pyspark_gapless import publishing, sink_options
+from pyspark_gapless import publishing, sink, sink_options
 from pyspark_gapless.encoding import choose, encoder
 from pyspark_gapless.payloads import decoder
 from pyspark_gapless.publisher import Publisher
@@ -367,3 +367,19 @@ def test_a_receiver_that_does_not_read_is_named_and_nothing_is_lost(tmp_path: Pa
         publish(staging, manifest, sink_options.parse(options_for(ports, **more)))
         assert reader.all() == rows
     publishing.leave_all()
+
+
+def test_a_batch_that_was_begun_is_published_though_it_is_computed_again_without_a_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = Staging(tmp_path, "q")
+    settled = staging.settle(7, [staging.stage(7, 0, [pa.record_batch({"payload": [b"a"]})])])
+    published: list[Any] = []
+    monkeypatch.setattr(sink, "publish_apart", lambda _staging, manifest, _options: published.append(manifest))
+    options = sink_options.parse({"group": "g"})
+    writer = sink.GaplessStreamWriter(options, None, tmp_path)  # type: ignore[arg-type]
+    writer.commit([], 7)
+    assert published == [settled]
+    assert staging.published() == 7
+    writer.commit([], 8)
+    assert published == [settled]
