@@ -114,11 +114,17 @@ def main() -> None:
     os.dup2(2, 1)  # whatever is printed is not taken for an answer
 
     def listen() -> None:
-        with contextlib.suppress(EOFError):
+        code = 0
+        try:
             while True:
                 told.put(_read(sys.stdin.buffer))
+        except EOFError:
+            pass
+        except Exception:  # noqa: BLE001 - whoever waits for an answer learns of it by the end of this process
+            traceback.print_exc()
+            code = 1
         end(LEAVE_S)
-        os._exit(0)
+        os._exit(code)
 
     threading.Thread(target=listen, name="gapless publisher", daemon=True).start()
     while True:

@@ -383,3 +383,17 @@ def test_a_batch_that_was_begun_is_published_though_it_is_computed_again_without
     assert staging.published() == 7
     writer.commit([], 8)
     assert published == [settled]
+
+
+class Unreadable:
+    """Something that can be sent to another process and not be understood there."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return int, ("no number",)
+
+
+def test_a_publisher_that_understands_nothing_ends_and_says_so() -> None:
+    publisher = Publisher()
+    with pytest.raises(SinkError, match="has ended"):
+        publisher.publish(Unreadable(), Unreadable(), Unreadable())  # type: ignore[arg-type]
+    publisher.close()
