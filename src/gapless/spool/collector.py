@@ -232,7 +232,7 @@ class Collector:
                 work.member.open()
                 break
             except TimedOutError as error:
-                self._check_name(error)
+                self._check_name(error, work.spool.info.node)
                 if time.monotonic() >= until_s:
                     raise
             work.member = self._make_member(work.spool)
@@ -242,15 +242,20 @@ class Collector:
         self._state = COLLECTING
         self._in.set_result(None)
 
-    def _check_name(self, error: TimedOutError) -> None:
-        """Raise if another member has the name of this one: a member without a name can see that."""
+    def _check_name(self, error: TimedOutError, node: int) -> None:
+        """Raise if another member has the name of this one: a member without a name can see that.
+
+        One of the same node is the former life of this collector, for this one has the spool: it was killed, and the
+        group has not noticed yet. That is waited for.
+        """
         if not isinstance(self._choices.join.get("transport", ""), str):
             raise error  # what was given as open is not open any more
         try:
             with blocking.join(self.group, timeout=PROBE_S, listen=False, **self._choices.join) as probe:
                 roster = probe._own.handle.roster
                 places = () if roster is None else roster.places
-                holders = [str(place.address) for place in places if place.name == self.name]
+                named = [place.address for place in places if place.name == self.name]
+                holders = [str(address) for address in named if address.node != node]
         except GaplessError:
             return
         if holders:
