@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spool.collecting import contents, indexes, meeting_place, wait_until
+from gapless import blocking
+from gapless.spool import Spool, collector as collectors
+from tests.spool.collecting import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,3 +51,35 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
         for number, producer in enumerate(producers):
             assert indexes(held[producer.address], number) == list(range(COUNT))
         assert collector.statuses[-1]["lost"] == collector.statuses[-1]["unexplained"] == 0
+
+
+def test_a_former_life_that_the_group_still_believes_in_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    rounds = iter(
+        [0]
+    )  # the first try ends before the group can have noticed it, and a look at who has the name follows
+    made = collectors.Collector._make_member
+
+    def make_member(self: collectors.Collector, store: Spool) -> blocking.Group:
+        with monkeypatch.context() as patched:
+            patched.setattr(collectors, "JOIN_ROUNDS", next(rounds, collectors.JOIN_ROUNDS))
+            return made(self, store)
+
+    monkeypatch.setattr(collectors.Collector, "_make_member", make_member)
+    with meeting_place(tmp_path, suspect_after="8s") as place:
+        collector = place.collect(spool)
+        producer = place.produce(1, 4000, pause_s=0.01)
+        producer.tell()
+        wait_until(lambda: producer.count("acked") > 0, "nothing is acknowledged")
+        collector.end(signal.SIGKILL)
+        collector = place.collect(spool)  # now the producer is the oldest, and lets others in
+        before = producer.count("acked")
+        wait_until(lambda: producer.count("acked") > before, "nothing is acknowledged")
+        collector.end(signal.SIGKILL)
+        where = {key: value for key, value in place.join.items() if key != "timeout"}
+        with collectors.Collector(spool, GROUP, **where) as again:
+            assert again.status.members == 2
+            producer.finish()
+        assert indexes(contents(spool)[producer.address], 1) == list(range(4000))

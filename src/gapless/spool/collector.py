@@ -245,7 +245,8 @@ class Collector:
     def _check_name(self, error: TimedOutError, node: int) -> None:
         """Raise if another member has the name of this one: a member without a name can see that.
 
-        A former life at the same node is no reason to end: the group will notice that it is dead.
+        One of the same node is the former life of this collector, for this one has the spool: it was killed, and the
+        group has not noticed yet. That is waited for.
         """
         if not isinstance(self._choices.join.get("transport", ""), str):
             raise error  # what was given as open is not open any more

@@ -42,6 +42,7 @@ class Process:
         self.name = name
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.heard = 0
+        self.killed = False
         self.news = threading.Condition()
         self.complaints = folder / f"{name}.err"
         with self.complaints.open("ab") as complaints:
@@ -126,6 +127,7 @@ class Process:
 
     def kill(self, *, children: bool = True) -> None:
         """Kill it, with everything that it has started unless told otherwise, and wait until all of that is gone."""
+        self.killed = True
         if not self.is_over:  # else its number may be another's by now
             tree = [self.pid, *descendants(self.pid)]
             victims = tree if children else [self.pid]

@@ -230,6 +230,9 @@ class Stage:
             if self._over.is_set():
                 raise _OverError("the other hand has failed")
             self.spark.driver.check()
+            for process in (self.collector, *self.producers.values()):
+                if process is not None and process.exit_code and not process.killed:
+                    raise ChaosError(f"{process.name} has ended by itself; {process.last_words()}")
             return bool(holds())
 
         wait_until(now, what, PATIENCE_S)
