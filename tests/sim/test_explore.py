@@ -277,7 +277,7 @@ def test_purge_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    def acknowledge(self: Inbound, context: Context) -> None:
+    def acknowledge(self: Inbound, context: Context, senders: int = 1) -> None:
         assert self.window is not None
         self.ack_now = False
         self.owed.settle(self.window.high)
@@ -395,11 +395,11 @@ def test_timer_that_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
 
-    def acknowledge(original: Any, self: Inbound, context: Context) -> None:
+    def acknowledge(original: Any, self: Inbound, context: Context, senders: int = 1) -> None:
         calls[0] += 1
-        original(self, context)
+        original(self, context, senders)
         if calls[0] % 3 == 0:
-            original(self, context)
+            original(self, context, senders)
 
     _patch(monkeypatch, Inbound, "acknowledge", acknowledge)
     found = explore(SMALL)
