@@ -31,7 +31,7 @@ def test_a_local_session_runs_python(spark: SparkSession) -> None:
 
 
 def test_the_defaults_are_in_force(spark: SparkSession) -> None:
-    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.master == "local[2,3]"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.sparkContext.uiWebUrl is None
@@ -44,14 +44,14 @@ def test_a_session_that_runs_is_taken_and_can_be_set(spark: SparkSession) -> Non
     before = spark.conf.get("spark.sql.shuffle.partitions")
     assert session(settings={"spark.sql.shuffle.partitions": 5}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "5"
-    assert session(master="local[2]", settings={"spark.sql.shuffle.partitions": before}) is spark
+    assert session(master="local[2,3]", settings={"spark.sql.shuffle.partitions": before}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == before
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"master": "local[7]"}, r"runs already, and it runs on local\[2\], not on local\[7\]: stop it first"),
+        ({"master": "local[7]"}, r"runs already, and it runs on local\[2,3\], not on local\[7\]: stop it first"),
         ({"settings": {"spark.master": "yarn"}}, r"not on yarn"),
         ({"settings": {"spark.driver.memory": "9g"}}, r"spark.driver.memory is .*, not 9g"),
         ({"master": "local[x]"}, r"'local\[x\]' is no master"),
