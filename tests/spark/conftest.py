@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_gapless.chaos.driver import QUICK
 from pyspark_gapless.session import session
-from tests.spark.cluster import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

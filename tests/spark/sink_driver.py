@@ -3,8 +3,8 @@
 import json
 import sys
 
+from pyspark_gapless.chaos.driver import QUICK
 from pyspark_gapless.session import session
-from tests.spark.cluster import QUICK
 
 
 def main(given: str) -> None:

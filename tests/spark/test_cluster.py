@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from pyspark_gapless.chaos.cluster import Cluster
+from pyspark_gapless.chaos.driver import QUICK
 from pyspark_gapless.shipping import package_root, package_zip
-from tests.spark.cluster import QUICK, Cluster, connect_server
+from tests.spark.cluster import connect_server
 from tests.spark.spools import A, B, Writer
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -30,7 +30,7 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex
 
 
 class Server(Process):
-    """A master or a worker."""
+    """A server of Spark: a master, a worker, one of Spark Connect."""
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Wait until a line of the output has ``pattern``."""
@@ -54,14 +54,21 @@ class Cluster:
         self._servers = ExitStack()
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        environ = self._environ()
+        environ = server_environ(self.folder)
         with ExitStack() as stack:
             master = self._start(stack, "master", "org.apache.spark.deploy.master.Master", environ, [])
             self.url = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
             master.wait_for("I have been elected leader")
             for number in range(self._count):
-                options = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work{number}"), self.url]
+                options = [
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(self.folder / f"worker{number}"),
+                    self.url,
+                ]
                 kind = "org.apache.spark.deploy.worker.Worker"
                 self.workers.append(self._start(stack, f"worker{number}", kind, environ, options))
             for worker in self.workers:
@@ -92,16 +99,19 @@ class Cluster:
         stack.callback(server.kill)
         return server
 
-    def _environ(self) -> dict[str, str]:
-        logging = self.folder / "log4j2.properties"
-        logging.write_text(_LOGGING)
-        kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
-        found = java.find()
-        classes = archive.options(found, look({}).home)
-        return kept | {
-            "JAVA_HOME": str(found.home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} {classes} -Dlog4j2.configurationFile={logging.as_uri()}",
-            "PYSPARK_PYTHON": sys.executable,
-        }
+
+def server_environ(folder: Path) -> dict[str, str]:
+    """Return the environment of a server: nothing of this process's Python paths, Java, loopback, words to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
+    found = java.find()
+    classes = archive.options(found, look({}).home)
+    return kept | {
+        "JAVA_HOME": str(found.home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "512m",
+        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -Dlog4j2.configurationFile={logging.as_uri()} {classes}".strip(),
+        "PYSPARK_PYTHON": sys.executable,
+    }
