@@ -66,6 +66,11 @@ def rewritten(text: str, folder: str, page: str) -> str:
     return text
 
 
+def top_page(name: str, root: Path = ROOT) -> str:
+    """Return a page at the top of the project as it is on the site; whoever searches looks for others first."""
+    return "---\nsearch:\n  boost: 0.2\n---\n\n" + rewritten((root / name).read_text("utf-8"), ".", TOP[name])
+
+
 def shown(goal: str, root: Path = ROOT) -> str:
     """Return the page that shows a file or a folder of the project."""
     path = root / goal
@@ -106,7 +111,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
     for name in sorted(linked(ROOT)):
         uri = site_path(name)
-        content = rewritten((ROOT / name).read_text("utf-8"), ".", uri) if name in TOP else shown(name)
+        content = top_page(name) if name in TOP else shown(name)
         inclusion = InclusionLevel.UNDEFINED if name in TOP and name != "README.md" else InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, uri, content=content, inclusion=inclusion))
     return files
