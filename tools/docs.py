@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gapless.config import Config
+from pyspark_gapless.sweep.schema import column_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ def knob_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATORS: dict[str, Callable[[], str]] = {"knobs": knob_table}
+GENERATORS: dict[str, Callable[[], str]] = {"knobs": knob_table, "sweep-columns": column_table}
 """What may stand between the markers, by name."""
 
 

@@ -10,7 +10,17 @@ import click
 from click.core import ParameterSource
 
 from gapless.cli.experiments import Wish, run_scenario
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.cli.output import (
+    console,
+    found_mutant,
+    json_option,
+    knob_options,
+    make_table,
+    mutant_option,
+    print_json,
+    progress_bar,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from gapless.sim.run import Outcome, Sweep
@@ -18,13 +28,12 @@ if TYPE_CHECKING:
 MOST_SEED = 2**63 - 1
 """The largest seed that is taken."""
 _SHOWN_FAILURES = 10
-_THOROUGH = 300
-_THOROUGH_MEMBERSHIP = 200
 _FEWEST_OF_SEED, _MOST_OF_SEED = 2, 26
 _OF_SEEDS = {
     "seeds": "--seeds",
     "first": "--first",
     "membership": "--membership",
+    "mutant": "--mutant",
     "profile": "--profile",
     "config_file": "--config",
     "properties": "--properties",
@@ -53,6 +62,7 @@ _OF_SEEDS = {
 @click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
 @click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
 @click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
+@mutant_option
 @knob_options
 @json_option
 @click.pass_context
@@ -68,6 +78,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
     scenario: str | None,
     joins: int | None,
     plot: Path | None,
+    mutant: str,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -98,8 +109,11 @@ def sim(  # noqa: PLR0917 - one parameter per option
     group: dict[str, Any] = {"messages": messages, "members": count, "profile": profile, "membership": membership}
     if config_file is not None or properties is not None:
         group["config"] = config
+    bug = found_mutant(mutant)
     if seed is not None:
-        return _one(seed, group, as_json)
+        return _one(seed, group, bug, as_json)
+    if bug:
+        raise click.UsageError("--mutant goes with a SEED; gapless sweep --preset hunt takes it for many")
     assert seeds is not None
     return _many(range(first, first + seeds), workers or cores(), group, as_json)
 
@@ -129,21 +143,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
+def _one(seed: int, group: dict[str, Any], bug: str, as_json: bool) -> int:
     from gapless.sim.run import simulate
+    from gapless.sim.scenario import plant
 
-    outcome = simulate(seed, **group)
+    with plant(bug):
+        outcome = simulate(seed, **group)
     if as_json:
         print_json(_outcome_dict(outcome))
     else:
         rows = [(key, _flat(value)) for key, value in _outcome_dict(outcome).items() if key != "violations"]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
-        _print_violations([outcome], membership=group["membership"])
+        _print_violations([outcome], membership=group["membership"], bug=bug)
     return 0 if outcome.ok else 1
 
 
 def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> int:
-    from gapless.sim.run import sweep
+    from gapless.sim.run import sweep, thorough_seeds
 
     with progress_bar("seeds", len(seeds), quiet=as_json) as done:
         result = sweep(seeds, workers=workers, progress=done, **group)
@@ -152,7 +168,7 @@ def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> i
         print_json(report)
     else:
         _print_sweep(report, result, membership=group["membership"])
-    enough = _THOROUGH_MEMBERSHIP if group["membership"] else _THOROUGH
+    enough = thorough_seeds(membership=group["membership"])
     thorough = len(seeds) >= enough and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
@@ -210,10 +226,11 @@ def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> 
     _print_violations(result.failed, membership=membership)
 
 
-def _print_violations(failed: list[Outcome], *, membership: bool) -> None:
+def _print_violations(failed: list[Outcome], *, membership: bool, bug: str = "") -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
         screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
         same = f"{outcome.seed} --profile {outcome.profile}" + (" --membership" if membership else "")
+        same += f' --mutant "{bug}"' if bug else ""
         screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")
