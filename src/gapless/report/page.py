@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from gapless.report.verdict import Judgement
 
 _HERE = Path(__file__).parent
+_GROUP = "Who was there, and which views they agreed on."
+_LATENCY = "From a send to its delivery at another member."
+_REPAIRS = "A gap is noticed, asked for, sent again."
+_WINDOWS = "What members keep, because somebody may still need it."
 
 
 class Section(NamedTuple):
@@ -27,7 +31,7 @@ class Section(NamedTuple):
     name: str
     heading: str
     lead: str
-    body: Html
+    body: Html | None
 
 
 def render(figures: object) -> str:
@@ -46,44 +50,30 @@ def render(figures: object) -> str:
     return _page(whole, what, judgement, card, parts)
 
 
+def judgement(figures: object) -> Judgement:
+    """Return what the page says first: whether all is well."""
+    whole = shaped(figures)
+    if whole["kind"] == "sweep":
+        from gapless.report import sweep
+
+        return sweep.judge(whole)
+    return verdict.judge_run(whole)
+
+
 def _run_sections(figures: dict[str, Any]) -> list[Section]:
     across = group.span(figures)
-    made = (
-        ("violations", "Violations", "What was broken", "", sequence.section(figures, across)),
-        (
-            "group",
-            "Group",
-            "The group",
-            "Who was there, and which views they agreed on.",
-            group.section(figures, across),
-        ),
-        ("traffic", "Traffic", "Messages over time", "", load.traffic(figures, across)),
-        (
-            "latency",
-            "Latency",
-            "Latency",
-            "From a send to its delivery at another member.",
-            latency.section(figures, across),
-        ),
-        (
-            "repairs",
-            "Repairs",
-            "Losses and repairs",
-            "A gap is noticed, asked for, sent again.",
-            repairs.section(figures, across),
-        ),
-        (
-            "windows",
-            "Windows",
-            "Windows",
-            "What members keep, because somebody may still need it.",
-            windows.section(figures, across),
-        ),
-        ("waiting", "Waiting", "Waiting for room", "", load.waiting(figures)),
-        ("overhead", "Overhead", "What it cost", "", load.overhead(figures)),
-        ("pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])),
-    )
-    return [Section(*texts, body) for *texts, body in made if body is not None]
+    made = [
+        Section("violations", "Violations", "What was broken", "", sequence.section(figures, across)),
+        Section("group", "Group", "The group", _GROUP, group.section(figures, across)),
+        Section("traffic", "Traffic", "Messages over time", "", load.traffic(figures, across)),
+        Section("latency", "Latency", "Latency", _LATENCY, latency.section(figures, across)),
+        Section("repairs", "Repairs", "Losses and repairs", _REPAIRS, repairs.section(figures, across)),
+        Section("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
+        Section("waiting", "Waiting", "Waiting for room", "", load.waiting(figures)),
+        Section("overhead", "Overhead", "What it cost", "", load.overhead(figures)),
+        Section("pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])),
+    ]
+    return [part for part in made if part.body is not None]
 
 
 def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]) -> str:

@@ -255,7 +255,7 @@ def shaped(figures: object) -> dict[str, Any]:
     whole = _fit(figures, _KINDS[kind], kind)
     assert isinstance(whole, dict)
     # Nothing found and nothing looked for are not the same: a page must not call an unchecked run sound.
-    whole["judged"] = isinstance(figures.get("verdict"), dict)
+    whole["judged"] = isinstance(figures.get("verdict"), dict) and figures.get("judged") is not False
     return whole
 
 

@@ -24,6 +24,9 @@ MOST_CELLS = 600
 """Cells in the table."""
 MOST_CONDITIONS = 40
 """Conditions that can be chosen in a comparison."""
+_FAILURES = "Each with the commands that repeat it and that shrink it."
+_LOSS = "The same work on networks that lose more and more."
+_SIZE = "The same work for each member, in larger and larger groups."
 _SIMULATED = (
     "A simulation runs the real machine with virtual time and a made-up network. "
     "It shows nothing about operating systems, sockets, disks or Spark."
@@ -165,33 +168,17 @@ def sections(figures: dict[str, Any]) -> list[Section]:
     from gapless.report.page import Section
 
     cells = figures["cells"]
-    made = (
-        (
-            "failures",
-            "Failures",
-            "Runs that failed",
-            "Each with the commands that repeat it and that shrink it.",
-            _failures(figures),
+    made = [
+        Section("failures", "Failures", "Runs that failed", _FAILURES, _failures(figures)),
+        Section("loss", "Against loss", "Profiles against loss", _LOSS, _against(cells, "loss", "members", "loss")),
+        Section(
+            "size", "Against size", "Profiles against group size", _SIZE, _against(cells, "members", "loss", "size")
         ),
-        (
-            "loss",
-            "Against loss",
-            "Profiles against loss",
-            "The same work on networks that lose more and more.",
-            _against(cells, "loss", "members", "loss"),
-        ),
-        (
-            "size",
-            "Against size",
-            "Profiles against group size",
-            "The same work for each member, in larger and larger groups.",
-            _against(cells, "members", "loss", "size"),
-        ),
-        ("cost", "Cost", "What it cost", "", _cost(cells)),
-        ("cells", "Cells", "Every cell", "", _cells(cells)),
-        ("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
-    )
-    return [Section(*texts, body) for *texts, body in made if body is not None]
+        Section("cost", "Cost", "What it cost", "", _cost(cells)),
+        Section("cells", "Cells", "Every cell", "", _cells(cells)),
+        Section("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
+    ]
+    return [part for part in made if part.body is not None]
 
 
 def _failures(figures: dict[str, Any]) -> Html | None:
