@@ -40,7 +40,7 @@ def report(path: Path, output: Path | None, title: str | None, master: str | Non
     """Make one page of a run or a sweep: the verdict first, then pictures, each with its table.
 
     PATH is the folder of a trace, which is checked and measured on Spark first; the --output of gapless sweep; a folder
-    with a figures.json, such as that of gapless demo; or such a file itself. The page is one file that needs no network.
+    with a figures.json, such as that of gapless demo; or such a file itself. The page is one file and needs no network.
     With --json the figures are printed and no page is made; saved as a file, they are a PATH. Exits with 1 if the page
     reports violations. docs/report.md says more.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _ROW, _BAR, _NAME = 36, 14, 13
 _FOOT = 22
-_MOST_NAME = 46
+_MOST_NAME, _MOST_ON_PHONE, _LEAST_NAME = 60, 48, 12
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def bars(rows: Sequence[BarRow], across: Axis) -> Html:
 
 def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
     style = "row-name strong" if row.strong else "row-name"
-    parts = [tag("text", shorten(row.name, _MOST_NAME), class_=style, x=0, y=top + _NAME)]
+    parts = _names(row, style, top + _NAME)
     if row.value:
         parts.append(tag("text", row.value, class_="row-value", x="100%", y=top + _NAME))
     y = top + _NAME + 6
@@ -97,3 +97,15 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
             )
         )
     return parts
+
+
+def _names(row: BarRow, style: str, y: int) -> list[Html]:
+    """Return the name of a row; if it is too long for a phone, in two lengths, of which the style shows one."""
+    room = max(_LEAST_NAME, _MOST_ON_PHONE - len(row.value))
+    wide, narrow = shorten(row.name, _MOST_NAME), shorten(row.name, room)
+    if wide == narrow:
+        return [tag("text", wide, class_=style, x=0, y=y)]
+    return [
+        tag("text", wide, class_=f"{style} wide-only", x=0, y=y),
+        tag("text", narrow, class_=f"{style} narrow-only", x=0, y=y),
+    ]

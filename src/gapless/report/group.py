@@ -8,8 +8,8 @@ from typing import Any
 from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Mark, Part, bars
-from gapless.report.markup import Html, called, join, tag
-from gapless.report.plot import Table, figure, key
+from gapless.report.markup import Html, called, join, shorten, tag
+from gapless.report.plot import Table, figure, key, table
 
 MOST_LANES = 48
 """Lives in the picture; the table has more."""
@@ -78,7 +78,7 @@ def _lane(life: dict[str, Any], views: list[dict[str, Any]], across: Axis) -> Ba
     for nth, view in enumerate(views):
         until_ns = views[nth + 1]["t_ns"] if nth + 1 < len(views) else ended_ns
         members = len(view["members"])
-        listed = ", ".join(view["members"][:12]) + (" …" if members > 12 else "")
+        listed = ", ".join(shorten(member, 24) for member in view["members"][:6]) + (" …" if members > 6 else "")
         say = (
             f"{life['name']} is in view {view['number']} from {across.form(view['t_ns'])} to {across.form(until_ns)}: "
             f"{words.plural(members, 'member')}, {listed}"
@@ -147,8 +147,6 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
                 join(names),
             )
         )
-    from gapless.report.plot import table
-
     columns = ("view", "made by", "first told", "all told within", "told", "members, oldest first")
     content = Table(columns, rows, numeric=frozenset({2, 3, 4}))
     summary = f"All {words.plural(len(views), 'view')}, with their members"

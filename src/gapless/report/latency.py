@@ -10,7 +10,7 @@ from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Mark, Part, bars
 from gapless.report.markup import Html, called, join, shorten
-from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, thin, thinned
+from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, table_rows, thin, thinned
 from gapless.report.windows import stream_name
 
 MOST_MEMBERS = 24
@@ -140,11 +140,16 @@ def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
     ]
     up = axes.logarithmic(max(min(known, default=_LEAST_NS), _LEAST_NS), max(known, default=1e6))
     step_ns = figures["over_time"]["step_ns"]
-    pictures = [_one_over_time(nth, name, points, across, up, step_ns) for nth, (name, points) in enumerate(chosen)]
+    rows = table_rows(len(chosen))
+    pictures = [
+        _one_over_time(nth, name, points, across, up, step_ns, rows) for nth, (name, points) in enumerate(chosen)
+    ]
     return chooser("latency-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
 
 
-def _one_over_time(nth: int, name: str, points: list[dict[str, Any]], across: Axis, up: Axis, step_ns: float) -> Html:
+def _one_over_time(
+    nth: int, name: str, points: list[dict[str, Any]], across: Axis, up: Axis, step_ns: float, rows: int
+) -> Html:
     points = with_holes(sorted(points, key=lambda point: point["t_ns"]), step_ns)
     xs = [point["t_ns"] for point in points]
     lines = [
@@ -152,7 +157,7 @@ def _one_over_time(nth: int, name: str, points: list[dict[str, Any]], across: Ax
         Line("median", [point["latency_p50_ns"] for point in points], 1),
     ]
     there = [point for point in points if point["latency_p50_ns"] is not None]
-    shown = thin(there)
+    shown = thin(there, rows)
     behind = Table(
         ("from", "median", "99 %"),
         [

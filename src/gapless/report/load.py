@@ -9,7 +9,7 @@ from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Part, bars
 from gapless.report.markup import Html, called, join, shorten
-from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, thin, thinned
+from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, table_rows, thin, thinned
 
 MOST_MEMBERS = 24
 """Members that can be chosen, and members with a bar."""
@@ -40,11 +40,12 @@ def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
     busiest = sorted(members, key=lambda name: -sum(point["sent"] + point["delivered"] for point in members[name]))
     chosen = [("all members together", [whole[t_ns] for t_ns in sorted(whole)])] if len(members) > 1 else []
     chosen += [(f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS])]
-    pictures = [_one(nth, name, points, across, step_ns) for nth, (name, points) in enumerate(chosen)]
+    rows = table_rows(len(chosen))
+    pictures = [_one(nth, name, points, across, step_ns, rows) for nth, (name, points) in enumerate(chosen)]
     return chooser("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
 
 
-def _one(nth: int, name: str, points: list[dict[str, Any]], across: Axis, step_ns: float) -> Html:
+def _one(nth: int, name: str, points: list[dict[str, Any]], across: Axis, step_ns: float, rows: int) -> Html:
     points = _with_zeros(sorted(points, key=lambda point: point["t_ns"]), step_ns)
     xs = [point["t_ns"] for point in points]
     per_s = 1e9 / step_ns
@@ -70,7 +71,7 @@ def _one(nth: int, name: str, points: list[dict[str, Any]], across: Axis, step_n
         ),
     ]
     there = [point for point in points if any(point[part] for part in _SUMS)]
-    shown = thin(there)
+    shown = thin(there, rows)
     behind = Table(
         ("from", "sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "waiting"),
         [

@@ -56,7 +56,16 @@
     var places = source.at || sums(source.time).map(function (us) { return us / source.span; });
     var labels = source.label || sums(source.time).map(function (us) { return duration(us * 1000); });
     var series = source.series.map(function (one) {
-      return { name: one.name, kind: one.kind, colour: one.colour, box: one.box, axis: one.axis, values: sums(one.values) };
+      var values = one.minus ? null : sums(one.values);
+      return { name: one.name, kind: one.kind, colour: one.colour, box: one.box, axis: one.axis, values: values };
+    });
+    source.series.forEach(function (one, nth) {
+      if (!one.minus) return;
+      var from = series[one.minus[0]].values;
+      var less = series[one.minus[1]].values;
+      series[nth].values = from.map(function (value, at) {
+        return value === null || less[at] === null ? null : Math.max(0, value - less[at]);
+      });
     });
     var canvas = stage.querySelector("svg");
     var drawn = [];

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 WIDE, TALL = 10_000, 10
 """Units of a path from one side to the other, and in a pixel of height: whole numbers make short paths."""
-MOST_TABLE_ROWS = 40
-"""Rows of a table behind a curve: more of them nobody reads."""
+MOST_TABLE_ROWS, MANY = 40, 8
+"""Rows of a table behind a curve: more of them nobody reads. Where more than so many figures are alike, half of it."""
 _PANEL_GAP, _PANEL_HEAD = 30, 18
 _AXIS_FOOT = 22
 
@@ -57,7 +57,11 @@ def shapes() -> Html:
 
 @dataclass(slots=True)
 class Line:
-    """One curve: a value, or None, for each x of its plot."""
+    """One curve: a value, or None, for each x of its plot.
+
+    ``minus`` says that it is the difference of two other curves of the plot, by their numbers: then the page need not
+    hold its values.
+    """
 
     name: str
     values: Sequence[float | None]
@@ -66,6 +70,7 @@ class Line:
     marked: bool = False
     heavy: bool = False
     dash: int = 0
+    minus: tuple[int, int] | None = None
 
     @property
     def style(self) -> str:
@@ -363,7 +368,7 @@ def _points(across: Axis, xs: Sequence[float], panels: Sequence[Panel], tops: Se
             "colour": line.colour,
             "box": [top, panel.height],
             "axis": [panel.axis.low, panel.axis.high, panel.axis.scale],
-            "values": _steps(line.values),
+            **({"values": _steps(line.values)} if line.minus is None else {"minus": line.minus}),
         }
         for top, panel in zip(tops, panels, strict=True)
         for line in panel.lines
@@ -400,6 +405,11 @@ def thin(rows: Sequence[Any], most: int = MOST_TABLE_ROWS) -> list[Any]:
     if len(rows) <= most:
         return list(rows)
     return [rows[at * (len(rows) - 1) // (most - 1)] for at in range(most)]
+
+
+def table_rows(figures: int) -> int:
+    """Return how many rows the tables of so many figures of one kind have."""
+    return MOST_TABLE_ROWS if figures <= MANY else MOST_TABLE_ROWS // 2
 
 
 def thinned(shown: int, of: int, what: str = "points") -> str:

@@ -17,6 +17,9 @@ from gapless.report.plot import Table, table
 
 OPEN = 3
 """Violations that are unfolded when the page opens."""
+DRAWN = 20
+"""Violations with a picture; of the others the page has what was wrong, where and when."""
+_NOT_DRAWN = f"Only the first {DRAWN} violations are drawn; gapless verify shows the rows around each."
 _LEFT, _HEAD, _ROW, _RIGHT = 70, 40, 26, 30
 _LANES = {1: 240, 2: 228, 3: 210}
 _MANY_LANES = 180
@@ -51,7 +54,7 @@ def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
     )
     meaning = MEANINGS.get(one["check"], "")
     body = [tag("p", f"The promise: {meaning}", class_="note")] if meaning else []
-    body.append(_picture(nth, one))
+    body.append(_picture(nth, one) if nth < DRAWN else tag("p", _NOT_DRAWN, class_="note"))
     return tag("details", head, *body, class_="violation card", id=f"violation-{nth}", open=nth < OPEN)
 
 
@@ -163,7 +166,7 @@ def _life_lines(xs: dict[str, float], height: float, concerned: str) -> list[Htm
     for life, x in xs.items():
         style = "life concerned" if life == concerned else "life"
         parts.append(tag("line", class_=style, x1=x, x2=x, y1=_HEAD - 8, y2=height))
-        parts.append(tag("text", tag("title", life), shorten(life, 20), class_="life-name", x=x, y=18))
+        parts.append(tag("text", tag("title", life), shorten(life, 16), class_="life-name", x=x, y=18))
     return parts
 
 
@@ -224,20 +227,18 @@ def _behind(one: dict[str, Any], since: _Since) -> Table:
     rows: list[tuple[Any, ...]] = [
         (
             row["t_ns"],
-            called(row["member"], 40),
+            called(row["member"]),
             join((tag("strong", row["event"]), " ← here")) if row["here"] else row["event"],
-            called(row["origin"], 40),
+            called(row["origin"]),
             words.seqnos(row["seqno"], row["seqno_last"]) if row["seqno"] or row["seqno_last"] else "",
-            called(row["peer"], 40),
+            called(row["peer"]),
             f"{row['low']:g} / {row['delivered']:g} / {row['high']:g}" if row["event"] == "STATE" else row["reason"],
         )
         for row in one["rows"]
     ]
     for frame in one["frames"]:
         got = "lost" if frame["got_ns"] is None else f"came at {since.form(frame['got_ns'])}"
-        rows.append(
-            (frame["sent_ns"], called(frame["from"], 40), "frame", "", frame["what"], called(frame["to"], 40), got)
-        )
+        rows.append((frame["sent_ns"], called(frame["from"]), "frame", "", frame["what"], called(frame["to"]), got))
     rows.sort(key=lambda row: row[0])
     shown = [(since.form(row[0]), *row[1:]) for row in rows]
     return Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from gapless.report import axes, words
@@ -12,8 +13,11 @@ from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_p
 
 MOST_STREAMS = 64
 """Streams to choose from."""
+MOST_POINTS = 12_800
+"""Points of all streams together: with many streams each has fewer."""
 MOST_BARS = 16
 """Streams in the picture of how full the windows were."""
+_FEWEST_POINTS = 120
 
 
 def stream_name(one: dict[str, Any], most: int = 40) -> str:
@@ -29,7 +33,8 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     parts: list[Html] = []
     if windows:
         names = [_title(window) for window in windows]
-        pictures = [_window(nth, window, across) for nth, window in enumerate(windows)]
+        most = max(_FEWEST_POINTS, MOST_POINTS // len(windows))
+        pictures = [_window(nth, window, across, most) for nth, window in enumerate(windows)]
         parts.append(chooser("windows-of", "Stream", names, pictures))
     occupancy = _occupancy(figures["occupancy"])
     if occupancy is not None:
@@ -42,8 +47,19 @@ def _title(window: dict[str, Any]) -> str:
     return stream_name(window) + to
 
 
-def _window(nth: int, window: dict[str, Any], across: Axis) -> Html:
-    points = [(*point, 0, 0, 0)[:4] for point in window["points"]]
+def _fullest(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
+    """Return at most ``most`` points: the first, the last, and of each stretch between the one that holds most."""
+    if len(points) <= most:
+        return points
+    inner, stretches = points[1:-1], most - 2
+    edges = [at * len(inner) // stretches for at in range(stretches + 1)]
+    chosen = [max(inner[low:high], key=lambda point: point[3] - point[1]) for low, high in pairwise(edges)]
+    return [points[0], *chosen, points[-1]]
+
+
+def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) -> Html:
+    everything = [(*point, 0, 0, 0)[:4] for point in window["points"]]
+    points = _fullest(everything, most_points)
     xs = [point[0] for point in points]
     low, delivered, high = ([point[at] for point in points] for at in (1, 2, 3))
     held = [max(0, top - bottom) for top, bottom in zip(high, low, strict=True)]
@@ -69,8 +85,8 @@ def _window(nth: int, window: dict[str, Any], across: Axis) -> Html:
             "messages" + ("" if near or not reach else f" (the window reaches to {words.count(reach)}, far above)"),
             axes.counts(max(most, reach if near else 0)),
             [
-                Line("held: high \N{MINUS SIGN} low", held, 4, step=True, dash=1),
-                Line("not delivered yet: high \N{MINUS SIGN} delivered", ahead, 8, step=True, dash=3),
+                Line("held: high \N{MINUS SIGN} low", held, 4, step=True, dash=1, minus=(0, 2)),
+                Line("not delivered yet: high \N{MINUS SIGN} delivered", ahead, 8, step=True, dash=3, minus=(0, 1)),
             ],
             height=110,
             levels=[(reach, f"reach {words.count(reach)}")] if near else (),
@@ -89,6 +105,8 @@ def _window(nth: int, window: dict[str, Any], across: Axis) -> Html:
     note = (
         "The band is what the window holds: from low, which nobody can ask for again, to high, the newest it has seen."
     )
+    if len(points) < len(everything):
+        note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
     title = f"Window: {_title(window)}"
     return line_plot(f"window-{nth}", title, across, xs, panels, behind=behind, note=note, summary=summary)
 
