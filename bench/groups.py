@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bench.environment import Environment
     from bench.network import Network
 
-ANSWER_S = 75.0
+ANSWER_S = 100.0
 """An answer that takes longer will not come."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LEASH = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execvp(sys.argv[1],sys.argv[1:])"

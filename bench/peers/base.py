@@ -24,7 +24,7 @@ from bench.peers.tally import GREETING, Tally, greeting, numbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long members wait for each other, and for the last message where it is promised."""
 QUIET_S = 0.7
 """Where nothing is promised, nothing more is waited for when nothing has come for so long."""
@@ -137,6 +137,7 @@ class Process:
     def run(self) -> None:
         """Be ready, then do what comes."""
         begun_ns = time.monotonic_ns()
+        threading.Thread(target=self._listen, daemon=True).start()  # first of all, to hear when nobody is there any more
         self.do_prepare(*self.task.begin)
         self.member.open()
         greets = self.member.greets and self.task.mode != "rtt" and not self.task.joins_late
@@ -144,7 +145,6 @@ class Process:
             self._greet()
         if self.task.mode == "rtt" and self.task.at:
             self.member.serve()
-        threading.Thread(target=self._listen, daemon=True).start()
         say({"ready": True, "begun_ns": begun_ns, "promises": self.member.promises})
         if greets and self.task.is_sender:
             self._greet_on()
@@ -311,8 +311,8 @@ def main() -> None:
     adapter = importlib.import_module(f"bench.peers.{task.peer}").Adapter
     try:
         Process(adapter(task)).run()
-    except SystemExit as ended:
-        print(ended.code, file=sys.stderr, flush=True)
+    except BaseException as error:  # noqa: BLE001 - threads of a library must not keep it alive
+        print(error if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 

@@ -10,12 +10,18 @@ Batching: one ``write`` for each message, as users do; with ``WriteBatch`` on, C
 packet when it is flushed, and the adapter flushes after every batch that it gets, where the binding can.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import dataclass
 from typing import Any
+
+from cyclonedds.core import InstanceState, Policy, Qos, ReadCondition, SampleState, ViewState, WaitSet
+from cyclonedds.domain import DomainParticipant
+from cyclonedds.idl import IdlStruct, types
+from cyclonedds.pub import DataWriter
+from cyclonedds.sub import DataReader
+from cyclonedds.topic import Topic
+from cyclonedds.util import duration
 
 from bench.peers.base import PATIENCE_S, Member, Task
 
@@ -27,6 +33,13 @@ CONFIG = """<CycloneDDS><Domain id="any">
 <Peers>{peers}</Peers></Discovery>
 <Internal><SocketReceiveBufferSize min="default" max="4MB"/></Internal>
 </Domain></CycloneDDS>"""
+
+
+@dataclass
+class Sample(IdlStruct, typename="Sample"):  # type: ignore[misc,call-arg,unused-ignore]
+    """What is written; this binding reads the type when the class is made."""
+
+    payload: types.sequence[types.uint8]  # type: ignore[valid-type,unused-ignore]
 
 
 class Adapter(Member):
@@ -44,20 +57,7 @@ class Adapter(Member):
 
     def open(self) -> None:
         """Make a participant, with a writer of its own and readers of the others."""
-        from cyclonedds.core import Policy, Qos
-        from cyclonedds.domain import DomainParticipant
-        from cyclonedds.idl import IdlStruct, types
-        from cyclonedds.pub import DataWriter
-        from cyclonedds.sub import DataReader
-        from cyclonedds.topic import Topic
-        from cyclonedds.util import duration
-
-        @dataclass
-        class Sample(IdlStruct, typename="Sample"):  # type: ignore[misc,call-arg,unused-ignore]
-            payload: types.sequence[types.uint8]  # type: ignore[valid-type,unused-ignore]
-
         task = self.task
-        self._sample = Sample
         qos = Qos(Policy.Reliability.Reliable(duration(seconds=30)), Policy.History.KeepAll)
         domain = task.ports[0] % 200 + 1
         self._participant = DomainParticipant(domain)
@@ -70,9 +70,6 @@ class Adapter(Member):
             threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        from cyclonedds.core import ReadCondition, SampleState, InstanceState, ViewState, WaitSet
-        from cyclonedds.util import duration
-
         waiting = WaitSet(self._participant)
         mask = SampleState.Any | InstanceState.Any | ViewState.Any
         for reader in self._readers:
@@ -92,13 +89,13 @@ class Adapter(Member):
         return self._echo if self.task.at else lambda _: self._echoed.release()
 
     def _echo(self, message: bytes) -> None:
-        self._writer.write(self._sample(message))
+        self._writer.write(Sample(message))
 
     def send(self, messages: list[bytes]) -> None:
         """Write them one by one; each call waits for room."""
-        write, sample = self._writer.write, self._sample
+        write = self._writer.write
         for message in messages:
-            write(sample(message))
+            write(Sample(message))
 
     def ask(self, message: bytes) -> None:
         """Send a message, and wait for its echo; the first ones may find nobody there."""

@@ -3,9 +3,7 @@
 Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it is gone; what is lost
 is counted here, and not judged.
 
-Configured: the defaults; there is nothing to set but the port of the beacons and their interval. Whoever shouts faster than
-others read loses them, so a sender shouts in batches and lets the others breathe in between: it waits after every
-batch until its own agent has taken it. There is no other flow control.
+Configured: the defaults, except the port of the beacons. It takes the first interface that is not loopback, if there is one. There is no flow control.
 
 Batching: one ``shout`` for each message, as users do.
 """
@@ -13,7 +11,6 @@ Batching: one ``shout`` for each message, as users do.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pyre as client
@@ -30,14 +27,11 @@ class Adapter(Member):
         """Start the node, join, and wait for the others."""
         task = self.task
         self._node = client.Pyre(f"bench-{task.at}")
-        self._node.set_interface(task.options.get("interface") or None) if task.options.get("interface") else None
-        self._node.set_beacon_port(task.ports[0])
-        self._node.set_interval(0.2)
+        self._node.set_port(str(task.ports[0]).encode())  # 0.3.4 sends it as it is, so it has to be bytes
         self._node.start()
         self._node.join("bench")
         self._joined: set[Any] = set()
         wanted = (task.members or len(task.hosts)) - 1
-        self._lock = threading.Lock()
         threading.Thread(target=self._read, daemon=True).start()
         until(lambda: len(self._joined) >= wanted, f"{wanted} other nodes")
 
@@ -54,4 +48,3 @@ class Adapter(Member):
         """Shout them one by one."""
         for message in messages:
             self._node.shout("bench", message)
-        time.sleep(0)

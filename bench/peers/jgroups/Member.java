@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
@@ -10,6 +11,8 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
@@ -31,7 +34,7 @@ import org.jgroups.util.MessageBatch;
  * one line for each that it is told. Messages begin with number (4 bytes), sender (2) and round (2), little-endian.
  */
 public class Member implements Receiver {
-    static final long PATIENCE_NS = TimeUnit.SECONDS.toNanos(30);
+    static final long PATIENCE_NS = TimeUnit.SECONDS.toNanos(60);
     static final com.sun.management.OperatingSystemMXBean SYSTEM =
         (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
@@ -39,6 +42,7 @@ public class Member implements Receiver {
     final String mode;
     final boolean joinsLate;
     final JChannel channel;
+    final BlockingQueue<String> asked = new LinkedBlockingQueue<>();
     final Semaphore echoed = new Semaphore(0);
     volatile View view;
     Address other;
@@ -155,6 +159,7 @@ public class Member implements Receiver {
     // What it can be told
 
     void run(int firstTurn, int firstSizeBytes) throws Exception {
+        background(this::listen);
         prepare(firstTurn, firstSizeBytes, 0);
         long begunNs = System.nanoTime();
         channel.connect("bench");
@@ -163,9 +168,8 @@ public class Member implements Receiver {
             other = theOther();
         say("{\"ready\": true, \"begun_ns\": " + begunNs
             + ", \"promises\": \"each sender's messages once, in order, none lost\"}");
-        BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
-        String line;
-        while ((line = asked.readLine()) != null) {
+        while (true) {
+            String line = asked.take();
             String what = text(line, "do");
             switch (what) {
                 case "mark" -> say(mark());
@@ -188,13 +192,24 @@ public class Member implements Receiver {
                 case "stop" -> {
                     sending = false;
                     slowPerS = 0;
-                    await(() -> !working, "a send has waited for more than 30 s");
+                    await(() -> !working, "a send has waited for more than 60 s");
                     say("{\"sent\": " + sent + "}");
                 }
                 case "check" -> say(check(numbers(line)));
                 case "rtt" -> say(roundTrips((int) number(line, "size_bytes", 8), number(line, "seconds", 1)));
                 default -> throw new IllegalArgumentException(what);
             }
+        }
+    }
+
+    /** Hear what is said, and end when nobody is there any more. */
+    void listen() {
+        try (BufferedReader said = new BufferedReader(new InputStreamReader(System.in))) {
+            String line;
+            while ((line = said.readLine()) != null)
+                asked.add(line);
+        } catch (IOException error) {
+            fail(error);
         }
         Runtime.getRuntime().halt(0);
     }
@@ -298,7 +313,7 @@ public class Member implements Receiver {
             long untilNs = begunNs + (long) (seconds * 1.1e9), startNs;
             while ((startNs = System.nanoTime()) < untilNs) {
                 channel.send(new BytesMessage(other, new byte[size]));
-                if (!echoed.tryAcquire(30, TimeUnit.SECONDS))
+                if (!echoed.tryAcquire(60, TimeUnit.SECONDS))
                     throw new IllegalStateException("no echo");
                 if (startNs > warmNs)
                     times.add(System.nanoTime() - startNs);
