@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from gapless.errors import ConfigError
 from gapless.sim.checkers import CHECKS as ONLINE
+from gapless.sim.run import simulate
 from gapless.trace import CHECKS as BY_ROWS
-from pyspark_gapless.trace import Trace
+from gapless.trace.parquet import table_of, write_table
+from pyspark_gapless.trace import Trace, TraceError
 from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
+from pyspark_gapless.verify.verify import known
 from tests.spark.planting import (
     Change,
     Which,
@@ -115,12 +124,29 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
 }
 
 
+SWARM = 30
+"""So many drawn groups of all profiles are verified too; more are in docs/verify.md."""
+FIRST_GOOD = 1000
+
+
+def record_swarm(folder: Path) -> None:
+    """Write the traces of groups as the swarm draws them, half of which make their own views."""
+    for at in range(SWARM):
+        outcome = simulate(FIRST_GOOD + at, messages=6, membership=at % 2 == 1, trace=True)
+        assert outcome.ok
+        place = folder / f"swarm-{at}"
+        place.mkdir()
+        (place / "lives.jsonl").write_text("".join(life.line() for life in outcome.lives), encoding="utf-8")
+        write_table(table_of(outcome.trace or ()), place / "00001.parquet")
+
+
 @pytest.fixture(scope="module")
 def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     """Return what is found in one trace with all that can be wrong, each in a simulated group of its own."""
     folder = tmp_path_factory.mktemp("planted")
     runs = {seed: (base, change) for seed, (base, change, _) in enumerate(PLANTED.values(), 1)}
-    write(folder, {**runs, **{1000 + at: (base, list) for at, base in enumerate(("loss", "aside", "stable"))}})
+    write(folder, {**runs, **{100 + at: (base, list) for at, base in enumerate(("loss", "aside", "stable"))}})
+    record_swarm(folder)
     return verify(Trace.read(spark, folder))
 
 
@@ -133,8 +159,48 @@ def test_each_bad_trace_is_found_by_its_check_and_good_ones_by_none(verdict: Ver
     assert found == expected
 
 
+def test_what_is_found_is_told_with_the_rows_around(verdict: Verdict) -> None:
+    assert not verdict.ok
+    assert verdict.simulated
+    assert verdict.seeds == len(PLANTED) + 3 + SWARM
+    assert verdict.incomplete == []
+    assert [one.state for one in verdict.checks] == ["violated"] * len(CHECKS)
+    said = verdict.as_dict()
+    json.dumps(said)
+    assert len(said["violations"]) <= 50
+    assert {one["check"] for one in said["violations"]} == set(CHECKS)
+    names = list(PLANTED)
+    gap = next(one for one in said["violations"] if names[one["seed"] - 1] == "S3 left out")
+    assert (gap["member"], gap["origin"]) == ("b", "a")
+    here = [row for row in gap["rows"] if row["here"]]
+    assert [(row["member"], row["event"], row["seqno"]) for row in here] == [("b", "DELIVER", gap["seqno"])]
+    assert {row["event"] for row in gap["rows"]} >= {"SEND", "STORE"}
+    assert any(frame["from"] == "a" and frame["what"].startswith("SEND") for frame in gap["frames"])
+
+
 def test_each_check_has_a_bad_trace() -> None:
     assert {name.split()[0] for name in PLANTED} == set(CHECKS)
+
+
+def test_the_page_lists_the_checks() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    shown, _, hidden = page.partition("Not in a trace at all")
+    assert re.findall(r"^\| ([SL]\d+) \| ([^|]+?) \|", shown, re.MULTILINE) == [
+        (check.id, check.name) for check in CHECKS.values()
+    ]
+    assert dict(re.findall(r"^\| ([SL]\d+) \| (.+) \|$", hidden, re.MULTILINE)) == NOT_SHOWN
+
+
+def test_a_check_that_there_is_not_is_named(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="no check of traces is called 'S98'"):
+        known(["S98"])
+
+
+def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "lives.jsonl").write_text("")
+    pq.write_table(pa.table({"seed": [1]}), tmp_path / "1.parquet")
+    with pytest.raises(TraceError, match="Parquet files that are no trace: 'member' is missing"):
+        Trace.read(spark, tmp_path)
 
 
 def test_the_list_is_that_of_the_simulator() -> None:
