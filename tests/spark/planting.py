@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gapless.sim import simulate
 from gapless.sim.run import Outcome
@@ -69,7 +70,7 @@ def replace(which: Which, nth: int = 0, **columns: object) -> Change:
     def change(rows: Rows) -> Rows:
         place = at(rows, which, nth)
         row = rows[place]
-        values = {name: value(row) if callable(value) else value for name, value in columns.items()}
+        values: dict[str, Any] = {name: value(row) if callable(value) else value for name, value in columns.items()}
         return [*rows[:place], row._replace(**values), *rows[place + 1 :]]
 
     return change
@@ -81,7 +82,7 @@ def insert(which: Which, nth: int = 0, *, copies: int = 1, **columns: object) ->
     def change(rows: Rows) -> Rows:
         place = at(rows, which, nth)
         row = rows[place]
-        values = {name: value(row) if callable(value) else value for name, value in columns.items()}
+        values: dict[str, Any] = {name: value(row) if callable(value) else value for name, value in columns.items()}
         return [*rows[: place + 1], *[row._replace(**values)] * copies, *rows[place + 1 :]]
 
     return change
