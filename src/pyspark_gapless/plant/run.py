@@ -32,7 +32,7 @@ from pyspark_gapless.plant.ledger import Ledger
 from pyspark_gapless.plant.plan import GROUP, OWN, SPOOL, About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, Pace, Producer, lossy
 from pyspark_gapless.plant.report import Report, examine
-from pyspark_gapless.session import session
+from pyspark_gapless.session import running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ class _Run:
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self._telling("Spark starts"))
-            spark = stack.enter_context(_session(self.plan.master, self.plan.output / "spark.log"))
+            spark = stack.enter_context(quiet_session(NAME, self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
             self._rows_before = self.pipeline.bronze.rows
@@ -115,7 +115,7 @@ class _Run:
                 stack.enter_context(self._collecting())
             if self.about.kind == OWN:
                 stack.enter_context(self._producing())
-            with _explained():
+            with explained():
                 self._work(spark)
                 self._phase = "checking"
                 return examine(
@@ -155,7 +155,7 @@ class _Run:
 
     def _follow(self, spark: SparkSession) -> None:
         self._phase = "first rows"
-        followed = [_Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
+        followed = [Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
         try:
             until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
             first_s = time.monotonic() + FIRST_S
@@ -300,7 +300,7 @@ def committed(checkpoint: Path) -> Mapping[str, int]:
     return {}
 
 
-class _Followed:
+class Followed:
     """A step that follows, and is started again if it fails."""
 
     def __init__(self, step: Step, spark: SparkSession, every_s: float) -> None:
@@ -318,13 +318,11 @@ class _Followed:
 
 
 @contextmanager
-def _session(master: str | None, log_path: Path) -> Iterator[SparkSession]:
+def quiet_session(name: str, master: str | None, log_path: Path) -> Iterator[SparkSession]:
     """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
-    from pyspark.sql import SparkSession
-
-    before = SparkSession.getActiveSession()
+    before = running()
     with _errors_into(log_path), _own_interrupts():
-        spark = session(NAME, master=master, log_level="WARN")
+        spark = session(name, master=master, log_level="WARN")
     try:
         yield spark
     finally:
@@ -375,7 +373,7 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Make what Spark raises one line that a person can use."""
     from pyspark.errors import PySparkException
 
