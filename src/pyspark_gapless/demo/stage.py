@@ -135,8 +135,9 @@ class Stage:
 
     def _look(self) -> None:
         """Tell each producer where the others are, and see that all live."""
-        for number, member in self.producers.items():
-            for other in self.producers.values():
+        there = {number: member for number, member in self.producers.items() if member.is_in and not member.is_over}
+        for number, member in there.items():
+            for other in there.values():
                 if other is not member:
                     other.tell(f"at {number} {member.at}")
         self._check()
