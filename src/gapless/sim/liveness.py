@@ -52,9 +52,13 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
 
 
 def patience_ns(config: Config) -> int:
-    """Return how much longer than B2 a connection may take: it looks twice, and may acknowledge only now and then."""
+    """Return how much longer than B2 a connection may take.
+
+    It looks twice, may acknowledge only now and then, and asks for its first message only every so often.
+    """
     lazy = config.unicast_row.acks == "periodic"
-    return 2 * config.xmit_interval_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
+    acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns
+    return 2 * config.xmit_interval_ns + acks_ns + config.sync_min_interval_ns * CLOCK_PERCENT // 100
 
 
 MOST_RECEIVERS = 8
