@@ -57,8 +57,8 @@ format: setup ## let ruff rewrite imports and layout
 	@$(BIN)/ruff check --select I --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-demo: setup ## a group at work, in a minute
-	@$(BIN)/gapless demo
+demo: setup ## the main job: a lossy group, a kill, tables on Spark, verified traces, a report
+	@$(BIN)/gapless demo --output out/demo
 
 bench: setup ## measure the core, a group over UDP, and the pipeline into Spark
 	@$(BIN)/python bench/core.py
