@@ -242,6 +242,7 @@ def test_replace_reads_like_make_and_leaves_the_original() -> None:
     ("knobs", "small", "large"),
     [
         ({"capacity": 4, "ack_threshold": 5}, "ack_threshold", "capacity"),
+        ({"on_pin": "expel", "pin_after": "999ms", "xmit_interval": "500ms"}, "pin_after", "xmit_interval"),
         ({"min_grace": "501ms"}, "min_grace", "xmit_interval"),
         ({"min_retry": "501ms"}, "min_retry", "xmit_interval"),
         ({"window": "growing", "far_limit": 100}, "capacity", "far_limit"),
@@ -258,6 +259,8 @@ def test_values_that_do_not_fit_say_which_to_change(knobs: dict[str, object], sm
     "knobs",
     [
         {"capacity": 4, "ack_threshold": 4},
+        {"on_pin": "expel", "pin_after": "1s", "xmit_interval": "500ms"},
+        {"on_pin": "warn", "pin_after": "1ms", "xmit_interval": "500ms"},
         {"min_grace": "500ms", "min_retry": "500ms"},
         {"window": "growing", "far_limit": 16384},
         {"window": "fixed", "far_limit": 1},

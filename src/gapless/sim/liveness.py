@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gapless.core.participant import Participant
 from gapless.sim.judge import Check, Judge
 from gapless.wire.codec import run_room_bytes
 
@@ -115,12 +116,19 @@ class _Due(Check):
             life = self.model.lives[address]
             while due and (due[0][1] < now_ns or not life.alive):
                 seqno, due_ns = due.popleft()
-                if life.alive and life.stream.high >= seqno > self.reached(life):
+                if life.alive and self._stands_aside(life):
+                    due.append((seqno, now_ns + self.bound_ns()))
+                elif life.alive and life.stream.high >= seqno > self.reached(life):
                     self.fail(f"{life.name}{seqno} was due at {due_ns / 1e9:.6f} s, {self.reached(life)} is reached")
                     due.clear()
         for due in self._due.values():
             if due:
                 self.judge.look_at(due[0][1] + 1)
+
+    def _stands_aside(self, life: Life) -> bool:
+        """Return whether a member of the view can hold no more before it has the state; its time begins then."""
+        members = (self.model.lives[address].member for address in life.view_members)
+        return any(isinstance(member, Participant) and member.state.full for member in members)
 
 
 class L1(_Due):
