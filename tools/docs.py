@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gapless.config import Config
+from gapless.trace.schema import COLUMNS, EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,25 @@ def knob_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATORS: dict[str, Callable[[], str]] = {"knobs": knob_table}
+def column_table() -> str:
+    """Return the table of the columns of a trace, from :mod:`gapless.trace.schema`."""
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    lines += (f"| `{name}` | {column.type} | {column.meaning} |" for name, column in COLUMNS.items())
+    return "\n".join(lines) + "\n"
+
+
+def event_table() -> str:
+    """Return the table of the events of a trace, from :mod:`gapless.trace.schema`."""
+    lines = ["| event | code | meaning |", "|---|---|---|"]
+    lines += (f"| {name} | {event.code} | {event.meaning} |" for name, event in EVENTS.items())
+    return "\n".join(lines) + "\n"
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "knobs": knob_table,
+    "trace-columns": column_table,
+    "trace-events": event_table,
+}
 """What may stand between the markers, by name."""
 
 

@@ -10,7 +10,7 @@ from gapless.sim import simulate
 from gapless.sim.checkers import CHECKS as ONLINE
 from gapless.trace import CHECKS, EVENTS, Row, check
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "invariants.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 class Story:
@@ -22,7 +22,7 @@ class Story:
     def row(self, member: str, event: str, **columns: object) -> None:
         step = len(self.rows) + 1
         columns.setdefault("view", 1)
-        self.rows.append(Row(step=step, t_ns=step, member=member, incarnation=1, event=event, **columns))  # type: ignore[arg-type]
+        self.rows.append(Row(seed=0, idx=step, step=step, t_ns=step, member=member, event=event, **columns))  # type: ignore[arg-type]
 
     def view(self, number: int, *members: str) -> None:
         for member in members:
@@ -31,14 +31,14 @@ class Story:
 
     def send(self, member: str, seqno: int, last: int = 0) -> None:
         numbers = {"origin": member, "seqno": seqno, "seqno_last": last or seqno}
-        self.row(member, "OFFER", payload_hash=100 + seqno)
-        self.row(member, "ACCEPT", **numbers, payload_hash=100 + seqno)
+        self.row(member, "OFFER", hash=100 + seqno)
+        self.row(member, "ACCEPT", **numbers, hash=100 + seqno)
         self.row(member, "SEND", **numbers)
         self.marks(member, member, 0, seqno - 1, last or seqno)
 
     def deliver(self, member: str, origin: str, seqno: int, last: int = 0) -> None:
         numbers = {"origin": origin, "seqno": seqno, "seqno_last": last or seqno}
-        self.row(member, "DELIVER", **numbers, payload_hash=100 + seqno)
+        self.row(member, "DELIVER", **numbers, hash=100 + seqno)
 
     def marks(self, member: str, origin: str, low: int, delivered: int, high: int) -> None:
         self.row(member, "STATE", origin=origin, low=low, delivered=delivered, high=high)
@@ -92,7 +92,7 @@ def bad(name: str) -> list[Row]:
         "S3 no start": lambda: story.without("START"),
         "S3 another start": lambda: story.replace("START", seqno=2),
         "S3 own": lambda: story.without("DELIVER", 0),
-        "S4 other bytes": lambda: story.replace("DELIVER", 5, payload_hash=7),
+        "S4 other bytes": lambda: story.replace("DELIVER", 5, hash=7),
         "S4 other end": lambda: story.replace("DELIVER", 4, seqno_last=2),
         "S4 never given": lambda: story.without("ACCEPT", 2),
         "S6 sender": lambda: story.replace("STATE", 3, high=5),
@@ -139,11 +139,12 @@ def test_each_check_has_a_bad_trace_and_a_twin_in_the_simulator() -> None:
 
 
 def test_the_page_names_the_checks_and_the_events() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = (DOCS / "invariants.md").read_text(encoding="utf-8")
     named = re.search(r"A recorded trace shows (.+?):", page, re.DOTALL)
     assert named is not None
     assert re.findall(r"[SL]\d+", named[1]) == list(CHECKS)
-    assert [event for event in EVENTS if not re.search(rf"\b{event}\b", page)] == []
+    events = (DOCS / "traces.md").read_text(encoding="utf-8")
+    assert [event for event in EVENTS if not re.search(rf"\b{event}\b", events)] == []
 
 
 def test_what_a_life_left_unsaid_when_it_was_killed_is_no_offence() -> None:

@@ -37,16 +37,16 @@ def written(path: Path) -> list[Row]:
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     rows = written(tmp_path / "a.jsonl")
-    assert [row.step for row in rows] == list(range(1, len(rows) + 1))
-    assert {(row.member, row.incarnation, row.seed) for row in rows} == {("1.5", 5, 3)}
+    assert [row.idx for row in rows] == list(range(len(rows)))
+    assert {(row.member, row.seed) for row in rows} == {("1.5", 3)}
     events = "BEGIN VIEW STATE OFFER ACCEPT MEMBERS START DELIVER DELIVER DELIVER LOST STATE_IN EXPELLED REST"
     assert [row.event for row in rows] == events.split()
     assert [row.view for row in rows[:4]] == [0, 4, 4, 4]
     assert (rows[0].high, rows[2].origin, rows[2].high) == (8, "2.6", 3)
-    assert rows[3].payload_hash == rows[4].payload_hash > 0
+    assert rows[3].hash == rows[4].hash > 0
     assert (rows[5].origin, rows[5].reason) == ("1.5", "1.5 2.6")
     assert [(row.seqno, row.seqno_last, row.size_bytes) for row in rows[7:10]] == [(7, 7, 1), (8, 8, 2), (9, 11, 6)]
-    assert len({row.payload_hash for row in rows[7:10]}) == 3
+    assert len({row.hash for row in rows[7:10]}) == 3
 
 
 def test_a_line_that_a_killed_process_could_not_end_is_left_out(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_nonsense_is_named_with_its_place(tmp_path: Path, line: str, reason: str
 
 def test_files_are_read_together_in_the_order_of_time(tmp_path: Path) -> None:
     for name, times_ns in (("a", (1, 4, 5)), ("b", (2, 3, 9))):
-        rows = [Row(1, t_ns, name, 1, 1, "TIMER")._asdict() for t_ns in times_ns]
+        rows = [Row(0, name, 0, 1, t_ns, "TIMER")._asdict() for t_ns in times_ns]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = list(merged([tmp_path / "a", tmp_path / "b"]))
     assert [row.t_ns for row in found] == [1, 2, 3, 4, 5, 9]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _OF_SEEDS = {
     "profile": "--profile",
     "config_file": "--config",
     "properties": "--properties",
+    "trace": "--trace",
 }
 
 
@@ -53,6 +55,9 @@ _OF_SEEDS = {
 @click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
 @click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
 @click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Write a trace of every seed to DIR."
+)
 @knob_options
 @json_option
 @click.pass_context
@@ -68,6 +73,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
     scenario: str | None,
     joins: int | None,
     plot: Path | None,
+    trace: Path | None,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -99,9 +105,9 @@ def sim(  # noqa: PLR0917 - one parameter per option
     if config_file is not None or properties is not None:
         group["config"] = config
     if seed is not None:
-        return _one(seed, group, as_json)
+        return _one(seed, group, trace, as_json)
     assert seeds is not None
-    return _many(range(first, first + seeds), workers or cores(), group, as_json)
+    return _many(range(first, first + seeds), workers or cores(), group, trace, as_json)
 
 
 def _refuse_with_scenario(context: click.Context) -> None:
@@ -129,10 +135,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
+def _one(seed: int, group: dict[str, Any], trace: Path | None, as_json: bool) -> int:
     from gapless.sim.run import simulate
 
-    outcome = simulate(seed, **group)
+    if trace is None:
+        outcome = simulate(seed, **group)
+    else:
+        from gapless.sim.trace_files import prepare, write_set
+
+        prepare(trace)
+        (outcome,) = write_set(str(trace), partial(simulate, trace=True, **group), [seed])
     if as_json:
         print_json(_outcome_dict(outcome))
     else:
@@ -142,11 +154,11 @@ def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
     return 0 if outcome.ok else 1
 
 
-def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> int:
+def _many(seeds: range, workers: int, group: dict[str, Any], trace: Path | None, as_json: bool) -> int:
     from gapless.sim.run import sweep
 
     with progress_bar("seeds", len(seeds), quiet=as_json) as done:
-        result = sweep(seeds, workers=workers, progress=done, **group)
+        result = sweep(seeds, workers=workers, progress=done, trace=trace, **group)
     report = _sweep_dict(result, workers)
     if as_json:
         print_json(report)

@@ -3,7 +3,21 @@
 from gapless.trace.checks import CHECKS, check
 from gapless.trace.facts import Facts, Violation
 from gapless.trace.reader import merged, read
-from gapless.trace.schema import COLUMNS, EVENTS, Row
+from gapless.trace.schema import CODES, COLUMNS, EVENTS, NAMES, Row, life_id
 from gapless.trace.writer import Writer
 
-__all__ = ["CHECKS", "COLUMNS", "EVENTS", "Facts", "Row", "Violation", "Writer", "check", "merged", "read"]
+__all__ = [
+    "CHECKS",
+    "CODES",
+    "COLUMNS",
+    "EVENTS",
+    "NAMES",
+    "Facts",
+    "Row",
+    "Violation",
+    "Writer",
+    "check",
+    "life_id",
+    "merged",
+    "read",
+]

@@ -81,13 +81,13 @@ def integrity(facts: Facts) -> Iterator[Violation]:
     accepted = {(row.origin, row.seqno): row for row in facts.of("ACCEPT")}
     if not accepted:
         return
-    offered = {row.payload_hash for row in facts.of("OFFER")}
+    offered = {row.hash for row in facts.of("OFFER")}
     for row in facts.of("DELIVER"):
         sent = accepted.get((row.origin, row.seqno))
         if sent is None:
-            if row.payload_hash not in offered or row.origin in facts.at_end:
+            if row.hash not in offered or row.origin in facts.at_end:
                 yield _wrong("S4", row, f"delivers bytes as {_range(row)} of {row.origin} that nobody gave")
-        elif (sent.seqno_last, sent.payload_hash) != (row.seqno_last, row.payload_hash):
+        elif (sent.seqno_last, sent.hash) != (row.seqno_last, row.hash):
             yield _wrong("S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent")
 
 

@@ -79,14 +79,12 @@ class Writer:
 
     def offer(self, me: Address, payload: bytes) -> None:
         """Write that a message is about to be sent."""
-        self._write(me, [{"event": "OFFER", "size_bytes": len(payload), "payload_hash": payload_hash(payload)}])
+        self._write(me, [{"event": "OFFER", "size_bytes": len(payload), "hash": payload_hash(payload)}])
 
     def accept(self, me: Address, first: int, last: int, payload: bytes) -> None:
         """Write that a message has its numbers."""
         numbers = {"origin": life(me), "seqno": first, "seqno_last": last}
-        self._write(
-            me, [{"event": "ACCEPT", **numbers, "size_bytes": len(payload), "payload_hash": payload_hash(payload)}]
-        )
+        self._write(me, [{"event": "ACCEPT", **numbers, "size_bytes": len(payload), "hash": payload_hash(payload)}])
 
     def rest(self, me: Address) -> None:
         """Write that this life is there at the end."""
@@ -128,12 +126,12 @@ class Writer:
             t_ns = time.monotonic_ns()
             name, text = life(me), ""
             for row in rows:
-                self.rows += 1
                 if row["event"] == "VIEW":
                     self._views[me] = row["seqno_last"]
                 said = {key: value for key, value in row.items() if value != _DEFAULTS.get(key)}
-                where = {"step": self.rows, "t_ns": t_ns, "member": name, "incarnation": me.incarnation}
-                text += json.dumps({**where, "view": self._views[me], "seed": self.seed, **said}) + "\n"
+                where = {"seed": self.seed, "member": name, "idx": self.rows, "step": self.rows, "t_ns": t_ns}
+                text += json.dumps({**where, "view": self._views[me], **said}) + "\n"
+                self.rows += 1
             os.write(self._file, text.encode())
 
 
@@ -148,7 +146,7 @@ def _deliveries(item: Delivery) -> Iterable[dict[str, Any]]:
             "seqno": item.first + at,
             "seqno_last": item.last if whole else item.first + at,
             "size_bytes": len(message),
-            "payload_hash": payload_hash(message),
+            "hash": payload_hash(message),
             "reason": "" if item.kind == "group" else item.kind,
             "epoch": item.epoch,
         }
