@@ -238,11 +238,16 @@ def test_replace_reads_like_make_and_leaves_the_original() -> None:
 # How knobs fit together
 
 
+def test_nobody_is_expelled_before_a_loss_can_be_repaired() -> None:
+    said = error_of(Config.make, on_pin="expel", pin_after="999ms", xmit_interval="500ms")
+    assert "pin_after = '999ms' with xmit_interval = '500ms'" in said
+    assert "raise pin_after to two xmit_intervals" in said
+
+
 @pytest.mark.parametrize(
     ("knobs", "small", "large"),
     [
         ({"capacity": 4, "ack_threshold": 5}, "ack_threshold", "capacity"),
-        ({"on_pin": "expel", "pin_after": "999ms", "xmit_interval": "500ms"}, "pin_after", "xmit_interval"),
         ({"min_grace": "501ms"}, "min_grace", "xmit_interval"),
         ({"min_retry": "501ms"}, "min_retry", "xmit_interval"),
         ({"window": "growing", "far_limit": 100}, "capacity", "far_limit"),

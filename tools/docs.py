@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from gapless.config import Config
 from gapless.trace.schema import COLUMNS, EVENTS
+from pyspark_gapless.sweep.schema import column_table as sweep_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "knobs": knob_table,
     "trace-columns": column_table,
     "trace-events": event_table,
+    "sweep-columns": sweep_table,
 }
 """What may stand between the markers, by name."""
 

@@ -32,6 +32,7 @@ from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
 from gapless.cli.soak import soak
 from gapless.cli.spool import spool
+from gapless.cli.sweep import sweep
 from gapless.cli.top import top
 from gapless.errors import GaplessError
 
@@ -50,7 +51,7 @@ def cli() -> None:
 
 for command in (
     *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
-    *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
+    *(sim, shrink, scenario, explore, mutants, compare, sweep, config, behaviours, demo),
 ):
     cli.add_command(command)
 

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from gapless.spool import SpoolView
@@ -34,8 +33,13 @@ class Part:
         self.task = task
         self.plan = task.plan
         self.over = threading.Event()
-        self.recorder = Recorder(self.plan.traces / f"{task.who}.{task.life}", member=task.who)
+        self.recorder: Recorder | None = None
         self._opened = 0
+
+    def options(self) -> dict[str, Any]:
+        """Return what a life of the member is given beside its transport."""
+        self.recorder = Recorder(self.plan.traces, member=self.task.who)
+        return {"config": CONFIG, "trace": self.recorder}
 
     def transport(self) -> Transport:
         """Return a new transport that loses a share of what comes in."""
@@ -55,6 +59,7 @@ class Part:
 
     def rest(self) -> None:
         """Write down that everybody is done and this life is there."""
+        assert self.recorder is not None
         self.recorder.rest()
         say(resting=True)
 
@@ -94,7 +99,7 @@ class Producing(Part):
                 seed=plan.seed,
                 messages=self.task.until,
                 rate=RATE,
-                join={"trace": self.recorder, "config": CONFIG},
+                join=self.options,
                 stay=self.over,
             )
             producer.settle()
@@ -108,7 +113,6 @@ class Producing(Part):
             self._tell(producer, ledger)
         if producer.error is not None:
             raise producer.error
-        self.recorder.close()
 
     @staticmethod
     def _tell(producer: Producer, ledger: Ledger) -> None:
@@ -125,14 +129,12 @@ class Collecting(Part):
 
     def run(self) -> None:
         """Collect until the end."""
-        options: dict[str, Any] = {"transport": self.transport(), "config": CONFIG, "trace": self.recorder}
-        with ExitStack() as stack:
-            collector = stack.enter_context(Collector(self.plan.spool, GROUP, name=COLLECTOR, **options))
+        options: Any = {"transport": self.transport(), **self.options()}
+        with Collector(self.plan.spool, GROUP, name=COLLECTOR, **options) as collector:
             self.follow()
             while not self.over.wait(TELL_S):
                 collector.check()
                 say(collected=collector.status.messages)
-        self.recorder.close()
 
 
 def say(**what: object) -> None:

@@ -126,7 +126,7 @@ class _Demo:
     @contextmanager
     def _starting(self) -> Iterator[SparkSession]:
         """Start Spark while the processes start."""
-        session = quiet_session(NAME, self.plan.master, self.plan.output / "logs" / "spark.err")
+        session = quiet_session(self.plan.master, self.plan.output / "logs" / "spark.err", NAME)
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(session.__enter__)
             self._until(started.done, "Spark has not started")

@@ -86,7 +86,7 @@ class Pace:
 class Producer(threading.Thread):
     """Sends the readings of one site up to ``messages`` (None: without end), in a thread of its own.
 
-    ``join`` are more options of its member. When all is sent and acknowledged it stays a member until ``stay`` is set.
+    ``join`` gives more options for each life of its member. When all is sent and acknowledged it stays a member until ``stay`` is set.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Producer(threading.Thread):
         seed: int,
         messages: int | None,
         rate: float | None,
-        join: Mapping[str, Any] | None = None,
+        join: Callable[[], Mapping[str, Any]] = dict,
         stay: threading.Event | None = None,
     ) -> None:
         super().__init__(name=f"producer {number}", daemon=True)
@@ -116,7 +116,7 @@ class Producer(threading.Thread):
         self.seed = seed
         self.messages = messages
         self.rate = rate
-        self._join = dict(join or {})
+        self._options = join
         self._stay = stay
         self.sent = self.acknowledged = 0
         """How many readings this run has sent, and how many of them are acknowledged."""
@@ -161,8 +161,8 @@ class Producer(threading.Thread):
             self.ledger.close()
 
     def _live(self) -> None:
-        options: dict[str, Any] = {"listen": False, "rejoin": False, "config": CONFIG, "timeout": JOIN_S, **self._join}
-        with blocking.join(self.group, transport=self.transport(), **options) as member:
+        options: dict[str, Any] = {"listen": False, "rejoin": False, "config": CONFIG, "timeout": JOIN_S}
+        with blocking.join(self.group, transport=self.transport(), **options | dict(self._options())) as member:
             self._member = member
             member.wait_for(self.collector, JOIN_S)
             self.ledger.begin(str(member.me), self.ledger.next)

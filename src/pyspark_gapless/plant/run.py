@@ -106,7 +106,7 @@ class _Run:
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self._telling("Spark starts"))
-            spark = stack.enter_context(quiet_session(NAME, self.plan.master, self.plan.output / "spark.log"))
+            spark = stack.enter_context(quiet_session(self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
             self._rows_before = self.pipeline.bronze.rows
@@ -318,7 +318,7 @@ class Followed:
 
 
 @contextmanager
-def quiet_session(name: str, master: str | None, log_path: Path) -> Iterator[SparkSession]:
+def quiet_session(master: str | None, log_path: Path, name: str = NAME) -> Iterator[SparkSession]:
     """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
     before = running()
     with _errors_into(log_path), _own_interrupts():
