@@ -86,7 +86,8 @@ class Pace:
 class Producer(threading.Thread):
     """Sends the readings of one site up to ``messages`` (None: without end), in a thread of its own.
 
-    ``join`` gives more options for each life of its member. When all is sent and acknowledged it stays a member until ``stay`` is set.
+    ``join`` gives more options for each life of its member. When all is sent and acknowledged it stays a member until
+    ``stay`` is set.
     """
 
     def __init__(
