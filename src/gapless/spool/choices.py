@@ -43,6 +43,7 @@ class CollectorOptions(TypedDict, total=False):
     config: Any
     properties: str
     join_timeout: Time
+    trace: Any
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Choices:
         for key, (field_name, read) in _OWN.items():
             if key in options:
                 told[field_name] = _value(key, options[key], read)
-        join = {key: options[key] for key in ("discover", "host", "transport") if options.get(key) is not None}
+        join = {key: options[key] for key in ("discover", "host", "transport", "trace") if options.get(key) is not None}
         if isinstance(join.get("discover"), str):
             Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
         if options.get("ports") is not None:

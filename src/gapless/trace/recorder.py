@@ -48,17 +48,25 @@ _MOST = 2**63 - 1
 class Recorder:
     """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
+    ``member`` is how people call it; without that it is known by its durable name, or by where it is reached.
     Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on.
     """
 
     def __init__(
-        self, folder: Path | str, *, mode: str = "full", every: int = EVERY, rows_a_file: int = ROWS_A_FILE
+        self,
+        folder: Path | str,
+        *,
+        member: str = "",
+        mode: str = "full",
+        every: int = EVERY,
+        rows_a_file: int = ROWS_A_FILE,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
         if type(every) is not int or every < 2:
             raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
         self.folder = Path(folder)
+        self.member = member
         self.mode = mode
         self.every = every if mode == "sampled" else 1
         self.rows = 0
@@ -98,7 +106,7 @@ class Recorder:
                 name,
                 config,
                 {},
-                member=member,
+                member=self.member or member,
                 mode=self.mode,
                 every=self.every,
                 clock=TIME_OF_DAY,

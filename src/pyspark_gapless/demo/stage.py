@@ -54,7 +54,7 @@ class Member(Process):
         """Take in how it stands."""
         told: dict[str, Any] = json.loads(line)
         self.is_in = True
-        self.at = told.get("at", told.get("collected", self.at))
+        self.at = max(self.at, told.get("at", told.get("collected", 0)))
         self.sent = told.get("sent", self.sent)
         self.resting = told.get("resting", self.resting)
 
@@ -121,6 +121,7 @@ class Stage:
                 killed_s = self._kill(victim)
             elif killed_s is not None and victim.is_over and time.monotonic() - killed_s > AWAY_S:
                 self._start(self._victim, victim.task.life + 1)
+                self.producers[self._victim].at = victim.at
                 self.producers[self._victim].tell("go")
             if self.acknowledged != before:
                 moved_s, before = time.monotonic(), self.acknowledged
@@ -158,10 +159,9 @@ class Stage:
         while time.monotonic() < until_s:
             self.check()
             threading.Event().wait(LOOK_S)
-        for member in self._members():
+        for member in self._members():  # one after the other: who leaves is let go by somebody that stays
             member.tell("end")
             self.sent += member.sent
-        for member in self._members():
             if code := member.end(END_S):
                 raise self._stuck(f"{member.name} has ended with code {code}")
 
