@@ -49,7 +49,8 @@ class Recorder:
     """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
     ``member`` is how people call it; without that it is known by its durable name, or by where it is reached.
-    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on.
+    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on, and
+    the last one at the end; without ``seals`` that is left to whoever reads the trace.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Recorder:
         mode: str = "full",
         every: int = EVERY,
         rows_a_file: int = ROWS_A_FILE,
+        seals: bool = True,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
@@ -71,6 +73,7 @@ class Recorder:
         self.every = every if mode == "sampled" else 1
         self.rows = 0
         self._rows_a_file = rows_a_file
+        self._seals = seals
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._scribe: Scribe | None = None
@@ -176,7 +179,7 @@ class Recorder:
     def close(self, *, seal: bool = True) -> None:
         """Write no more, and seal what was written, if that is wished and can be done here."""
         self.end()
-        if seal and self._journal is not None and can_seal():
+        if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
                 self._sealer.join()
             for path in sorted(self._journal.folder.glob("*.rows")):
@@ -220,7 +223,7 @@ class Recorder:
         journal = self._journal
         assert journal is not None
         journal.rows(packed)
-        if journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
+        if self._seals and journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
             full, journal.full = journal.full, []
             self._sealer = threading.Thread(target=partial(_seal_all, full), name="gapless-trace", daemon=True)
             self._sealer.start()

@@ -38,7 +38,7 @@ class Part:
 
     def options(self) -> dict[str, Any]:
         """Return what a life of the member is given beside its transport."""
-        self.recorder = Recorder(self.plan.traces, member=self.task.who)
+        self.recorder = Recorder(self.plan.traces, member=self.task.who, seals=False)
         return {"config": CONFIG, "trace": self.recorder}
 
     def transport(self) -> Transport:
