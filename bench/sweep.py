@@ -21,9 +21,11 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pyspark.sql import SparkSession
 
 from bench.measuring import Sample, ratio, take
 from gapless.cli.output import console, make_table, progress_bar
@@ -36,9 +38,6 @@ from pyspark_gapless.sweep.grid import read_grid
 from pyspark_gapless.sweep.results import Results, Wanted
 from pyspark_gapless.sweep.run import sweep
 from pyspark_gapless.sweep.summary import summarise
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 WAYS = ("spark", "plain")
 
@@ -181,8 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress(done)
 
             master = f"local[{options.workers}]"
+            theirs = SparkSession.getActiveSession()
             began_s = perf_counter()
-            with quiet_session(master, folder / "spark.log", "bench") as spark:
+            with quiet_session(None if theirs else master, folder / "spark.log", "bench") as spark:
                 start_s = perf_counter() - began_s
                 turns = Turns(spark, folder / "results", options.workers, membership=options.membership)
                 figures = report(turns, slices, measure(turns, slices, tick), start_s)
