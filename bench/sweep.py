@@ -33,7 +33,7 @@ from gapless.errors import GaplessError
 from gapless.sim.run import sweep as plain_sweep
 from pyspark_gapless.plant.run import quiet_session
 from pyspark_gapless.sweep.cells import code_digest
-from pyspark_gapless.sweep.engines import JOBS_AT_ONCE, OnSpark
+from pyspark_gapless.sweep.engines import JOBS_AT_ONCE, NAME, OnSpark, light_settings
 from pyspark_gapless.sweep.grid import read_grid
 from pyspark_gapless.sweep.results import Results, Wanted
 from pyspark_gapless.sweep.run import sweep
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             master = f"local[{options.workers}]"
             theirs = SparkSession.getActiveSession()
             began_s = perf_counter()
-            with quiet_session(None if theirs else master, folder / "spark.log", "bench") as spark:
+            with quiet_session(None if theirs else master, folder / "spark.log", NAME, light_settings(master)) as spark:
                 start_s = perf_counter() - began_s
                 turns = Turns(spark, folder / "results", options.workers, membership=options.membership)
                 figures = report(turns, slices, measure(turns, slices, tick), start_s)
