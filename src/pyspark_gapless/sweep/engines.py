@@ -6,13 +6,15 @@ of a task that is tried again or twice at the same time, one answer counts.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -118,14 +120,25 @@ def _slots(spark: SparkSession) -> int:
 @contextmanager
 def processes(workers: int) -> Iterator[Engine]:
     """Give an engine of ``workers`` processes."""
-    # A fresh interpreter each: a copy of one that has threads may hang. Ctrl-C is for the one who collects.
-    context = get_context("spawn")
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=ignore)
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
     try:
         yield Processes(workers, pool)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the process that collects, and end if that one is killed: nobody would tell this one to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
