@@ -318,11 +318,16 @@ class Followed:
 
 
 @contextmanager
-def quiet_session(master: str | None, log_path: Path, name: str = NAME) -> Iterator[SparkSession]:
-    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
+def quiet_session(
+    master: str | None, log_path: Path, name: str = NAME, settings: Mapping[str, object] | None = None
+) -> Iterator[SparkSession]:
+    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file.
+
+    ``settings`` are those of a session that is started here; one that is there keeps its own.
+    """
     before = running()
     with _errors_into(log_path), _own_interrupts():
-        spark = session(name, master=master, log_level="WARN")
+        spark = session(name, master=master, settings=None if before else settings, log_level="WARN")
     try:
         yield spark
     finally:
