@@ -126,9 +126,7 @@ def _far(stand: Stand) -> str:
     if stand.now == "send":
         rows = f", {stand.rows:,} rows in bronze" if "tables" in stand.seconds else ""
         return f": {stand.acknowledged:,} of {stand.expected:,} acknowledged{rows}"
-    if stand.now == "verify" and stand.checks:
-        return f": {stand.checked} of {stand.checks} checks"
-    return ""
+    return f": {stand.note}" if stand.note else ""
 
 
 def view(stand: Stand) -> Group:
@@ -143,12 +141,13 @@ def view(stand: Stand) -> Group:
             time_text = "" if took_s is None else f"{took_s:.1f} s"
         table.add_row(mark, Text(PARTS[name], "" if took_s is not None else "dim"), Text(time_text, "dim"))
     parts: list[Any] = [Text("gapless demo", "bold"), table]
-    done, total = (stand.checked, stand.checks) if stand.now == "verify" else (stand.acknowledged, stand.expected)
-    if stand.now in {"send", "verify"} and total:
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row("", ProgressBar(total=total, completed=done, width=BAR), Text(_far(stand).strip(": "), "dim"))
-        parts.append(bar)
-    return Group(*parts)
+    more = Table.grid(padding=(0, 1))
+    if stand.now == "send":
+        bar = ProgressBar(total=stand.expected, completed=stand.acknowledged, width=BAR)
+        more.add_row("", bar, Text(_far(stand).strip(": "), "dim"))
+    elif stand.note:
+        more.add_row("", Text(stand.note, "dim"))
+    return Group(*parts, more)
 
 
 # At the end

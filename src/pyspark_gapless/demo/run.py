@@ -47,8 +47,6 @@ class Stand:
     acknowledged: int = 0
     expected: int = 0
     rows: int = 0
-    checked: int = 0
-    checks: int = 0
     began_s: float = field(default_factory=time.monotonic)
 
 
@@ -162,15 +160,15 @@ class _Demo:
     def _judge(self, spark: SparkSession, report: Report) -> Result:
         from gapless.report import render
 
-        from pyspark_gapless.figures import clocks, figures
+        from pyspark_gapless.figures import figures
         from pyspark_gapless.trace import Trace
         from pyspark_gapless.verify import verify
 
         with self._part(CHECKING):
             trace = Trace.read(spark, self.plan.traces)
-            verdict = verify(trace, self._checked)
+            verdict = verify(trace, progress=self._checked)
         with self._part(DRAWING):
-            found: dict[str, Any] = {**figures(trace, clocks(trace)), **verdict.as_dict()}
+            found: dict[str, Any] = {**figures(trace, progress=self._measured), **verdict.as_dict()}
             found["title"] = f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
             found["pipeline"] = report.as_dict()
             self.plan.figures.write_text(json.dumps(found), encoding="utf-8")
@@ -196,8 +194,14 @@ class _Demo:
             report=str(self.plan.report),
         )
 
-    def _checked(self, done: int, checks: int) -> None:
-        self.stand.checked, self.stand.checks = done, checks
+    def _checked(self, check: str, rows: int) -> None:
+        del rows
+        self.stand.note = check
+        self._tell(self.stand)
+
+    def _measured(self, part: str, done: int, parts: int) -> None:
+        del done, parts
+        self.stand.note = part.replace("_", " ")
         self._tell(self.stand)
 
     def _judge_alone(self) -> Result:
