@@ -126,7 +126,7 @@ def test_a_machine_that_fails_ends_its_group_and_no_other() -> None:
             gapless.join("tests", **options(ports)) as one,
             gapless.join("others", **options(free_ports(1))) as other,
         ):
-            one._own.handle._seat.put = broken  # type: ignore[method-assign]
+            one._own.handle._seat.put = broken  # type: ignore[method-assign, assignment]
             with pytest.raises(GaplessError, match="has failed: ZeroDivisionError: planted"):
                 await one.receive(20)
             health = await one.health()
