@@ -153,6 +153,11 @@ def usual_messages(*, membership: bool) -> int:
     return gathering.MESSAGES if membership else MESSAGES
 
 
+def thorough_seeds(*, membership: bool) -> int:
+    """Return how many seeds of all profiles must have seen everything that must happen."""
+    return 200 if membership else 300
+
+
 def plan_of(
     seed: int,
     *,
