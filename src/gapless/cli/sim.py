@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ _OF_SEEDS = {
     "profile": "--profile",
     "config_file": "--config",
     "properties": "--properties",
+    "trace": "--trace",
 }
 
 
@@ -62,6 +64,9 @@ _OF_SEEDS = {
 @click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
 @click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
 @click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Write a trace of every seed to DIR."
+)
 @mutant_option
 @knob_options
 @json_option
@@ -78,6 +83,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
     scenario: str | None,
     joins: int | None,
     plot: Path | None,
+    trace: Path | None,
     mutant: str,
     profile: str | None,
     config_file: Path | None,
@@ -111,11 +117,11 @@ def sim(  # noqa: PLR0917 - one parameter per option
         group["config"] = config
     bug = found_mutant(mutant)
     if seed is not None:
-        return _one(seed, group, bug, as_json)
+        return _one(seed, group, bug, trace, as_json)
     if bug:
         raise click.UsageError("--mutant goes with a SEED; gapless sweep --preset hunt takes it for many")
     assert seeds is not None
-    return _many(range(first, first + seeds), workers or cores(), group, as_json)
+    return _many(range(first, first + seeds), workers or cores(), group, trace, as_json)
 
 
 def _refuse_with_scenario(context: click.Context) -> None:
@@ -143,12 +149,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one(seed: int, group: dict[str, Any], bug: str, as_json: bool) -> int:
+def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json: bool) -> int:
     from gapless.sim.run import simulate
     from gapless.sim.scenario import plant
 
     with plant(bug):
-        outcome = simulate(seed, **group)
+        if trace is None:
+            outcome = simulate(seed, **group)
+        else:
+            from gapless.sim.trace_files import prepare, write_set
+
+            prepare(trace)
+            (outcome,) = write_set(str(trace), partial(simulate, trace=True, **group), [seed])
     if as_json:
         print_json(_outcome_dict(outcome))
     else:
@@ -158,11 +170,11 @@ def _one(seed: int, group: dict[str, Any], bug: str, as_json: bool) -> int:
     return 0 if outcome.ok else 1
 
 
-def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> int:
+def _many(seeds: range, workers: int, group: dict[str, Any], trace: Path | None, as_json: bool) -> int:
     from gapless.sim.run import sweep, thorough_seeds
 
     with progress_bar("seeds", len(seeds), quiet=as_json) as done:
-        result = sweep(seeds, workers=workers, progress=done, **group)
+        result = sweep(seeds, workers=workers, progress=done, trace=trace, **group)
     report = _sweep_dict(result, workers)
     if as_json:
         print_json(report)
