@@ -8,7 +8,7 @@ from typing import Any
 from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Mark, Part, bars
-from gapless.report.markup import Html, called, join, shorten, tag
+from gapless.report.markup import Html, called, in_order, join, shorten, tag
 from gapless.report.plot import Table, figure, key, table
 
 MOST_LANES = 48
@@ -36,7 +36,7 @@ def span(figures: dict[str, Any]) -> Axis:
 
 def section(figures: dict[str, Any], across: Axis) -> Html | None:
     """Return the timeline of lives and views."""
-    lives = sorted(figures["lives"], key=lambda life: (life["member"], life["began_ns"], life["name"]))
+    lives = sorted(figures["lives"], key=lambda life: (in_order(life["member"]), life["began_ns"], life["name"]))
     if not lives:
         return None
     views: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -84,7 +84,7 @@ def _lane(life: dict[str, Any], views: list[dict[str, Any]], across: Axis) -> Ba
             f"{words.plural(members, 'member')}, {listed}"
         )
         fill = "view-a" if int(view["number"]) % 2 else "view-b"
-        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, f"{view['number']:g}"))
+        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, f"{view['number']}"))
     shape, colour, meaning = _ENDS.get(life["end"], _ENDS["unknown"])
     end = Mark(ended_ns, shape, colour, f"{life['name']} at {across.form(ended_ns)}: {meaning}")
     return BarRow(name, parts, [end], value=meaning.partition(":")[0])
@@ -139,7 +139,7 @@ def _views_table(figures: dict[str, Any], across: Axis) -> Html:
             names.append(f"and {len(members) - 24} more")
         rows.append(
             (
-                f"{number:g}",
+                f"{number}",
                 called(maker, 40),
                 across.form(first_ns),
                 words.duration(last_ns - first_ns),

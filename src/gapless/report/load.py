@@ -8,7 +8,7 @@ from typing import Any
 from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Part, bars
-from gapless.report.markup import Html, called, join, shorten
+from gapless.report.markup import Html, called, in_order, join, shorten
 from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, table_rows, thin, thinned
 
 MOST_MEMBERS = 24
@@ -39,7 +39,7 @@ def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
             cell[part] += point[part]
     busiest = sorted(members, key=lambda name: -sum(point["sent"] + point["delivered"] for point in members[name]))
     chosen = [("all members together", [whole[t_ns] for t_ns in sorted(whole)])] if len(members) > 1 else []
-    chosen += [(f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS])]
+    chosen += [(f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS], key=in_order)]
     rows = table_rows(len(chosen))
     pictures = [_one(nth, name, points, across, step_ns, rows) for nth, (name, points) in enumerate(chosen)]
     return chooser("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)

@@ -43,7 +43,7 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
 
 def _violation(nth: int, one: dict[str, Any], across: Axis) -> Html:
     where = tag("span", f" at {across.form(one['t_ns'])}", class_="soft")
-    seed = tag("span", f", seed {one['seed']:g}", class_="soft") if one["seed"] else ""
+    seed = tag("span", f", seed {one['seed']}", class_="soft") if one["seed"] else ""
     head = tag(
         "summary",
         tag("span", one["check"], class_="check-id bad"),
@@ -90,10 +90,21 @@ def _events(one: dict[str, Any]) -> list[_Event]:
     return sorted(events, key=lambda event: event[:2])
 
 
+def _is_drawn(one: dict[str, Any], event: _Event, lanes: list[str]) -> bool:
+    """Return whether all lives that an event is about have a line."""
+    if event.frame < 0:
+        return event.life in lanes
+    return one["frames"][event.frame]["from"] in lanes and one["frames"][event.frame]["to"] in lanes
+
+
+def _marks(row: dict[str, Any]) -> str:
+    return " / ".join(str(row[mark]) for mark in ("low", "delivered", "high"))
+
+
 def _said(row: dict[str, Any]) -> str:
     parts = [row["event"]]
     if row["event"] == "STATE":
-        parts.append(f"{row['low']:g} / {row['delivered']:g} / {row['high']:g}")
+        parts.append(_marks(row))
     elif row["seqno"] or row["seqno_last"]:
         parts.append(words.seqnos(row["seqno"], row["seqno_last"]))
     if row["origin"] and row["origin"] != row["member"]:
@@ -112,7 +123,8 @@ def _lanes(one: dict[str, Any]) -> list[str]:
 
 
 def _picture(nth: int, one: dict[str, Any]) -> Html:
-    lanes, events = _lanes(one), _events(one)
+    lanes, everything = _lanes(one), _events(one)
+    events = [event for event in everything if _is_drawn(one, event, lanes)]
     title = f"Around violation {nth + 1}: {one['check']} at {one['member'] or 'the group'}"
     if not lanes or not events:
         return tag("p", "No row around it is known.", class_="note")
@@ -144,7 +156,7 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
     summary = f"Table: {title}"
     return tag(
         "figure",
-        tag("figcaption", tag("h3", title), tag("p", _how_to_read(one), class_="note")),
+        tag("figcaption", tag("h3", title), tag("p", _how_to_read(one, len(everything) - len(events)), class_="note")),
         scroll,
         tag("p", class_="say", id=f"{ident}-say", aria_live="polite"),
         tag("details", tag("summary", summary), table(_behind(one, since), summary), class_="behind"),
@@ -153,11 +165,13 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
     )
 
 
-def _how_to_read(one: dict[str, Any]) -> Html:
+def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
     parts: list[object] = ["Time runs down, and is told from the violation; "]
     if one["frames"]:
         parts.append("an arrow is a frame, with a cross where it was lost; ")
     parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
+    if left_out:
+        parts.append(f" The table has {words.plural(left_out, 'event')} more, of other lives.")
     return join(parts)
 
 
@@ -183,7 +197,7 @@ def _rows(events: list[_Event], xs: dict[str, float], since: _Since) -> list[Htm
         if event.t_ns != before:
             parts.append(tag("text", since.form(event.t_ns), class_="moment", x=2, y=y + 4))
             before = event.t_ns
-        if event.frame >= 0 or event.life not in xs:
+        if event.frame >= 0:
             continue
         x, here = xs[event.life], event.here
         say = f"{since.form(event.t_ns)}, {event.life}: {event.text}" + (", here the promise is broken" if here else "")
@@ -201,7 +215,7 @@ def _arrows(one: dict[str, Any], events: list[_Event], xs: dict[str, float], sin
     ends = {event.frame: nth for nth, event in enumerate(events) if event.frame >= 0 and event.rank == 0}
     parts = []
     for nth, frame in enumerate(one["frames"]):
-        if frame["from"] not in xs or frame["to"] not in xs:
+        if nth not in starts:
             continue
         lost = nth not in ends
         x1, x2, y1 = xs[frame["from"]], xs[frame["to"]], _middle(starts[nth])
@@ -232,7 +246,7 @@ def _behind(one: dict[str, Any], since: _Since) -> Table:
             called(row["origin"]),
             words.seqnos(row["seqno"], row["seqno_last"]) if row["seqno"] or row["seqno_last"] else "",
             called(row["peer"]),
-            f"{row['low']:g} / {row['delivered']:g} / {row['high']:g}" if row["event"] == "STATE" else row["reason"],
+            _marks(row) if row["event"] == "STATE" else row["reason"],
         )
         for row in one["rows"]
     ]
