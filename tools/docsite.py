@@ -67,8 +67,9 @@ def rewritten(text: str, folder: str, page: str) -> str:
 
 
 def top_page(name: str, root: Path = ROOT) -> str:
-    """Return a page at the top of the project as it is on the site; whoever searches looks for others first."""
-    return "---\nsearch:\n  boost: 0.2\n---\n\n" + rewritten((root / name).read_text("utf-8"), ".", TOP[name])
+    """Return a page at the top of the project as it is on the site; whoever searches does not look for changes."""
+    head = "---\nsearch:\n  exclude: true\n---\n\n" if name == "CHANGELOG.md" else ""
+    return head + rewritten((root / name).read_text("utf-8"), ".", TOP[name])
 
 
 def shown(goal: str, root: Path = ROOT) -> str:

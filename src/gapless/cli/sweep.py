@@ -176,8 +176,8 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     """Print what came of a sweep."""
     screen, summary, progress = console(), done.summary, done.progress
     if summary.cells:
-        screen.print(grid_table("Delivery; times are virtual", summary.cells, DELIVERY))
-        screen.print(grid_table("Cost: frames for each delivery, repairs for each lost frame", summary.cells, COST))
+        for title, figures in TABLES.items():
+            screen.print(grid_table(title, summary.cells, figures))
     if summary.hunts:
         show_hunts(summary.hunts)
     show_failures(summary)
@@ -204,6 +204,9 @@ def grid_table(title: str, parts: Sequence[CellSummary], figures: Mapping[str, F
     """Return a line for each cell, profiles of the same conditions together."""
     axes = _axes([part.cell for part in parts])
     conditions = [tuple(part.cell.described().get(name, "") for name in axes[:-1]) for part in parts]
+    figures = {
+        name: figure for name, figure in figures.items() if name != "stalls" or any(p.sums["stalls"] for p in parts)
+    }
     order = {condition: number for number, condition in enumerate(dict.fromkeys(conditions))}
     both = sorted(zip(conditions, parts, strict=True), key=lambda pair: order[pair[0]])
     rows = [
@@ -211,10 +214,10 @@ def grid_table(title: str, parts: Sequence[CellSummary], figures: Mapping[str, F
         for condition, part in both
     ]
     table = make_table(title, (*axes, *figures), rows)
-    table.box = SIMPLE_HEAD
-    table.padding = (0, 1, 0, 0)
-    for column in table.columns[len(axes) :]:
-        column.justify = "right"
+    table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 0, 0, 0)
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number < len(axes)
+        column.justify = "left" if number < len(axes) else "right"
     for row, (condition, _), (following, _) in zip(table.rows, both, both[1:], strict=False):
         row.end_section = condition != following
     return table
@@ -235,28 +238,29 @@ def _ms(value_ns: int | None) -> str:
     return "never" if value_ns is None else f"{value_ns / NS_PER_MS:,.1f}"
 
 
-DELIVERY: dict[str, Figure] = {
-    "runs": lambda part: f"{part.runs:,}",
-    "delivered": _share,
-    "per s": lambda part: f"{part.per_second():,.0f}",
-    "p50 ms": lambda part: _ms(part.percentile_ns(50)),
-    "p99 ms": lambda part: _ms(part.percentile_ns(99)),
-    "max ms": lambda part: _ms(part.mosts.get("max_ns")),
-    "window": lambda part: f"{part.mosts.get('peak_window', 0):,}",
-    "stalls": lambda part: f"{part.sums['stalls']:,}",
-    "failed": lambda part: f"{part.failed:,}",
+TABLES: dict[str, dict[str, Figure]] = {
+    "Delivery; times are virtual": {
+        "runs": lambda part: f"{part.runs:,}",
+        "got": _share,
+        "per s": lambda part: f"{part.per_second():,.0f}",
+        "p50 ms": lambda part: _ms(part.percentile_ns(50)),
+        "p99 ms": lambda part: _ms(part.percentile_ns(99)),
+        "max ms": lambda part: _ms(part.mosts.get("max_ns")),
+        "window": lambda part: f"{part.mosts.get('peak_window', 0):,}",
+        "stalls": lambda part: f"{part.sums['stalls']:,}",
+        "failed": lambda part: f"{part.failed:,}",
+    },
+    "Cost: repairs for each lost frame; frames and bytes for each delivery": {
+        "repairs": _per_loss,
+        "acks": lambda part: f"{part.per_message('ack'):.3f}",
+        "naks": lambda part: f"{part.per_message('nak'):.3f}",
+        "tails": lambda part: f"{part.per_message('tail'):.3f}",
+        "votes": lambda part: f"{part.per_message('stability'):.3f}",
+        "all": lambda part: f"{part.frames.total() / max(1, part.sums['delivered']):.3f}",
+        "bytes": lambda part: f"{part.sizes_bytes.total() / max(1, part.sums['delivered']):.1f}",
+    },
 }
-"""The columns of the first table."""
-COST: dict[str, Figure] = {
-    "repairs": _per_loss,
-    "acks": lambda part: f"{part.per_message('ack'):.3f}",
-    "naks": lambda part: f"{part.per_message('nak'):.3f}",
-    "tails": lambda part: f"{part.per_message('tail'):.3f}",
-    "stability": lambda part: f"{part.per_message('stability'):.3f}",
-    "all frames": lambda part: f"{part.frames.total() / max(1, part.sums['delivered']):.3f}",
-    "bytes": lambda part: f"{part.sizes_bytes.total() / max(1, part.sums['delivered']):.1f}",
-}
-"""The columns of the second."""
+"""The tables of a grid, by title, and what stands in their columns."""
 
 
 def show_hunts(hunts: Sequence[HuntSummary]) -> None:

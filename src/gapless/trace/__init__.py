@@ -2,9 +2,11 @@
 
 from gapless.trace.checks import CHECKS, check
 from gapless.trace.facts import Facts, Violation
-from gapless.trace.reader import merged, read
+from gapless.trace.lives import Life
+from gapless.trace.reader import lives_of, read
+from gapless.trace.recorder import Recorder
 from gapless.trace.schema import CODES, COLUMNS, EVENTS, NAMES, Row, life_id
-from gapless.trace.writer import Writer
+from gapless.trace.sealing import Sealed, seal
 
 __all__ = [
     "CHECKS",
@@ -13,11 +15,14 @@ __all__ = [
     "EVENTS",
     "NAMES",
     "Facts",
+    "Life",
+    "Recorder",
     "Row",
+    "Sealed",
     "Violation",
-    "Writer",
     "check",
     "life_id",
-    "merged",
+    "lives_of",
     "read",
+    "seal",
 ]

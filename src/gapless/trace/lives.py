@@ -39,6 +39,7 @@ class Life(NamedTuple):
     retransmits: bool = False
     stores: bool = False
     knobs: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    whole: bool = True
 
     def line(self) -> str:
         """Return the life as a line of the file."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ROW_GROUP = 1_000_000
 """So many rows are one row group."""
+_MOST = 2**63 - 1
 _DICTIONARIES = ("reason", "event")
-_TEXTS = ("reason", "frame_id")
 
 
 def arrow() -> Any:
@@ -67,5 +67,8 @@ def table_of(rows: Sequence[Row]) -> Any:
             found = [life_id(value) for value in values]
         elif name == "event":
             found = [CODES[value] for value in values]
-        arrays.append(pa.array(found, getattr(pa, column.type)()))
+        try:
+            arrays.append(pa.array(found, getattr(pa, column.type)()))
+        except OverflowError:  # what a stranger says may have any size
+            arrays.append(pa.array([min(value, _MOST) for value in found], getattr(pa, column.type)()))
     return pa.Table.from_arrays(arrays, schema=schema())

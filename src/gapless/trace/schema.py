@@ -94,7 +94,9 @@ class Event(NamedTuple):
 
 EVENTS: dict[str, Event] = {
     # What the machine says.
-    "SEND": Event(1, "messages got their numbers and were stored"),
+    "SEND": Event(
+        1, "messages got their numbers and were stored; the reason is `not back` if their origin does not get them"
+    ),
     "STORE": Event(2, "of a run that arrived, `k` messages were new"),
     "DROPPED": Event(3, "something that arrived was dropped, with its reason"),
     "ACK_OUT": Event(4, "an ack was sent"),

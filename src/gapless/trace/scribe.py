@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gapless.core.ready import Delivery, Event, Ready, Step
     from gapless.identity import Address
 
+NOT_BACK_REASON = "not back"
+"""Why the origin is not handed what it has sent itself."""
 Values = tuple[Any, ...]
 """The columns of a row behind ``t_ns``, from ``event`` on, in the order of the schema."""
 
@@ -180,6 +182,8 @@ class Scribe:
                 k, crc, hash_first = stream.k - run.count, stream.crc, stream.first
                 if self._sampled:
                     crc, hash_first = crc32(run.payload), first
+                if run.flags & NOT_BACK:
+                    reason = NOT_BACK_REASON
             else:
                 k, crc, hash_first = 0, crc32(run.payload), first
             size_bytes = len(run.payload)

@@ -318,13 +318,18 @@ class _Followed:
 
 
 @contextmanager
-def quiet_session(master: str | None, log_path: Path, name: str = NAME) -> Iterator[SparkSession]:
-    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
+def quiet_session(
+    master: str | None, log_path: Path, name: str = NAME, settings: Mapping[str, object] | None = None
+) -> Iterator[SparkSession]:
+    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file.
+
+    ``settings`` are those of a session that is started here; one that is there keeps its own.
+    """
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
     with _errors_into(log_path), _own_interrupts():
-        spark = session(name, master=master, log_level="WARN")
+        spark = session(name, master=master, settings=None if before else settings, log_level="WARN")
     try:
         yield spark
     finally:

@@ -6,17 +6,22 @@ of a task that is tried again or twice at the same time, one answer counts.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import GaplessError
+from pyspark_gapless.chaos.driver import QUICK
+from pyspark_gapless.installed import look
+from pyspark_gapless.settings import choose_master, told_outside
 from pyspark_gapless.sweep.schema import COLUMNS
 from pyspark_gapless.sweep.work import Run, part_of, table_of
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 
 JOBS_AT_ONCE: Final = 4
 """Jobs that together fill all cores of a Spark; one more waits its turn, so that no core does."""
+NAME: Final = "gapless sweep"
+"""What Spark calls it."""
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+"""Where options of the driver's JVM are set."""
 _TAG: Final = "gapless-sweep"
 
 
@@ -118,14 +127,33 @@ def _slots(spark: SparkSession) -> int:
 @contextmanager
 def processes(workers: int) -> Iterator[Engine]:
     """Give an engine of ``workers`` processes."""
-    # A fresh interpreter each: a copy of one that has threads may hang. Ctrl-C is for the one who collects.
-    context = get_context("spawn")
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=ignore)
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
     try:
         yield Processes(workers, pool)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the process that collects, and end if that one is killed: nobody would tell this one to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def light_settings(master: str | None) -> dict[str, str]:
+    """Return how a JVM starts that only hands out work: on this machine it would take the cores that are to do it."""
+    told = told_outside(look().home, os.environ)
+    if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
+        return {}
+    return {JVM_OPTIONS: QUICK}
 
 
 @contextmanager
@@ -133,7 +161,10 @@ def on_spark(master: str | None, log_path: Path) -> Iterator[Engine]:
     """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
     from pyspark_gapless.plant.run import quiet_session
 
-    with quiet_session(master, log_path, "gapless sweep") as spark, ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool:
+    with (
+        quiet_session(master, log_path, NAME, light_settings(master)) as spark,
+        ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool,
+    ):
         engine = OnSpark(spark, pool)
         try:
             yield engine

@@ -82,9 +82,7 @@ def read_grid(text: str, *, mutant: str = "") -> list[Cell]:
     tables = ("grid", "work", "hunt")
     for name in found:
         if name not in tables:
-            loose = (
-                "" if isinstance(found[name], (dict, list)) and name not in KNOBS else "; is the line [grid] missing?"
-            )
+            loose = "" if isinstance(found[name], dict) else "; is the line [grid] missing above it?"
             raise ConfigError(f"{name!r} is none of the tables {', '.join(tables)}{_hint(name, tables) or loose}")
     grids, work, hunts = _tables(found, "grid"), _tables(found, "work"), _tables(found, "hunt")
     if not grids and not hunts:

@@ -23,6 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark_gapless.installed import GET_SPARK, SparkMissingError, look
+from pyspark_gapless.settings import read_master
 from pyspark_gapless.sweep.cells import Cell, code_digest
 from pyspark_gapless.sweep.engines import Engine, on_spark, processes
 from pyspark_gapless.sweep.results import Results, Wanted
@@ -88,6 +89,8 @@ class Done(NamedTuple):
 def run(plan: Plan, tell: Callable[[Progress], None], stop: threading.Event) -> Done:
     """Do what is planned and not done yet, and return what came of it all."""
     _check_installed(spark=plan.workers is None)
+    if plan.master is not None:
+        read_master(plan.master)
     wanted, results = Wanted(plan.cells, plan.seeds, code_digest()), Results(plan.output)
     slots = 0
     with results.opened():
@@ -166,8 +169,7 @@ def sweep(
         for future in ended:
             _take_in(future, engine, results, progress, pace)
         if progress.elapsed_s - progress.written_s >= _write_every_s(progress.elapsed_s):
-            results.write()
-            progress.written_s = progress.elapsed_s
+            progress.written_s = progress.elapsed_s if results.write() else progress.written_s
         tell(progress)
     results.write()
     return progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -13,10 +14,18 @@ from pyspark_gapless.datasets.dataset import differences
 from pyspark_gapless.trace.columns import CODES, COLUMNS, LIVES, NAMES, ddl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SAMPLED = "sampled"
 """The mode of a life of which only some rows were written."""
+RARE = ("BEGIN", "VIEW", "MEMBERS", "START", "LOST", "STATE_IN", "EXPELLED", "LEFT", "REST", "END")
+"""What happens a few times in a life, however much it sends."""
+SMALL = 200_000
+"""A frame with more rows is not held by the driver."""
+VIRTUAL = "virtual"
+"""The clock of a simulated life."""
 
 
 class TraceError(GaplessError):
@@ -37,6 +46,7 @@ class Trace:
             raise TraceError(f"this is no trace: {'; '.join(wrong)}; docs/trace.md lists the columns")
         self.rows = rows.select(*COLUMNS)
         self.lives = lives.select(*LIVES)
+        self._once: dict[str, DataFrame] = {}
 
     @classmethod
     def read(cls, spark: SparkSession, path: str | Path) -> Self:
@@ -59,11 +69,53 @@ class Trace:
         wrong = differences(found.schema, COLUMNS)
         if wrong:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
-        return cls(found, _each_once(lives))
+        return cls(found, worked_out(_each_once(lives)))
 
     def of(self, *events: str) -> DataFrame:
         """Return the rows of some events."""
         return self.rows.where(is_one_of(*events))
+
+    def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return what ``make`` returns, worked out once for all who ask for it by this name.
+
+        For frames that are small beside the trace: up to :data:`SMALL` rows are held by the driver, so that what is
+        built on them is planned with their true size; others by Spark.
+        """
+        if name not in self._once:
+            self._once[name] = worked_out(make())
+        return self._once[name]
+
+    def rare(self, *events: str) -> DataFrame:
+        """Return the rows of some of the events that are :data:`RARE`; all of them are read once."""
+        return self.once("rare", lambda: self.of(*RARE)).where(is_one_of(*events))
+
+    @cached_property
+    def kinds(self) -> set[tuple[str, str]]:
+        """The clock and the mode of the lives that have rows: every pair that there is."""
+        found = self.lives.where("own").select("clock", "mode").distinct().collect()
+        return {(row["clock"], row["mode"]) for row in found}
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all of it comes from the simulator, so that ``step`` is the one order of all rows of a seed."""
+        return {clock for clock, _ in self.kinds} == {VIRTUAL}
+
+    @property
+    def sampled(self) -> bool:
+        """Whether of some lives only a sample of the rows was written."""
+        return SAMPLED in {mode for _, mode in self.kinds}
+
+    def recorded(self, column: str, where: str = "own") -> DataFrame:
+        """Return the seeds and ids, as ``column``, of the lives that have rows, or that ``where`` holds for."""
+        return F.broadcast(self.lives.where(where).select("seed", F.col("life").alias(column)))
+
+    @cached_property
+    def whole(self) -> Trace:
+        """The same without the rows of lives that were sampled: for checks that need every row."""
+        if not self.sampled:
+            return self
+        sampled = self.recorded("member", f"mode = '{SAMPLED}'")
+        return Trace(self.rows.join(sampled, ["seed", "member"], "left_anti"), self.lives)
 
     def named(self, frame: DataFrame) -> DataFrame:
         """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
@@ -73,6 +125,12 @@ class Trace:
                 mine = names.select("seed", F.col("life").alias(column), F.col("name").alias(f"{column}_name"))
                 frame = frame.join(mine, ["seed", column], "left").fillna("", f"{column}_name")
         return frame
+
+
+def worked_out(frame: DataFrame) -> DataFrame:
+    """Return a frame that costs nothing more to look at."""
+    found = frame.limit(SMALL + 1).toArrow()
+    return frame.sparkSession.createDataFrame(found) if found.num_rows <= SMALL else frame.persist()
 
 
 def is_one_of(*events: str) -> Column:

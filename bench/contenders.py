@@ -1,0 +1,52 @@
+"""Who is measured: each library in each configuration, under a name of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One library in one configuration."""
+
+    name: str
+    peer: str
+    transport: str
+    options: dict[str, Any] = field(default_factory=dict)
+    warm_s: float = 0.3
+    """How long it works before anything is measured; a JVM needs seconds."""
+    modes: tuple[str, ...] = ("all", "one", "rtt")
+    """What it can do: send to all, send to one, round trips."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is Gapless."""
+        return self.peer == "gapless"
+
+
+JVM_WARM_S = 4.0
+
+_ALL = [
+    Contender("gapless-udp", "gapless", "udp"),
+    Contender("gapless-mesh", "gapless", "udp", {"mesh": True}),
+    Contender("gapless-tcp", "gapless", "tcp"),
+    Contender("gapless-udp-each", "gapless", "udp", {"each": True}),
+    Contender("gapless-udp-single", "gapless", "udp", {"single": True}),
+    Contender("jgroups-nakack4-udp", "jgroups", "udp", {"generation": 4}, JVM_WARM_S),
+    Contender("jgroups-nakack4-udp-tuned", "jgroups", "udp", {"generation": 4, "tuned": True}, JVM_WARM_S),
+    Contender("jgroups-nakack2-udp", "jgroups", "udp", {"generation": 2}, JVM_WARM_S),
+    Contender("jgroups-nakack2-udp-tuned", "jgroups", "udp", {"generation": 2, "tuned": True}, JVM_WARM_S),
+    Contender("jgroups-nakack4-tcp", "jgroups", "tcp", {"generation": 4}, JVM_WARM_S),
+    Contender("jgroups-nakack2-tcp", "jgroups", "tcp", {"generation": 2}, JVM_WARM_S),
+    Contender("pyzmq", "pyzmq", "tcp"),
+    Contender("zenoh", "zenoh", "tcp"),
+    Contender("cyclonedds", "cyclonedds", "udp"),
+    Contender("nats", "nats", "tcp"),
+    Contender("redis", "redis", "tcp", modes=("all", "rtt")),
+    Contender("pyre", "pyre", "tcp", modes=("all",)),
+    Contender("raw-udp", "raw", "udp"),
+    Contender("raw-udp-segments", "raw", "udp", {"segments": True}),
+    Contender("raw-tcp", "raw", "tcp", modes=("all", "one")),
+]
+CONTENDERS = {contender.name: contender for contender in _ALL}

@@ -1,0 +1,296 @@
+"""A contender at work: its processes, its server, what they are told and what they answer; none outlives the measurement."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.environment import ROOT
+from bench.peers import jgroups
+from bench.peers.base import Task
+from gapless.bench.processes import SOURCE, free_ports
+
+if TYPE_CHECKING:
+    from typing import IO, Self
+
+    from bench.contenders import Contender
+    from bench.environment import Environment
+    from bench.network import Network
+
+ANSWER_S = 100.0
+"""An answer that takes longer will not come."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LEASH = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execvp(sys.argv[1],sys.argv[1:])"
+"""A server dies with us, however we end (PR_SET_PDEATHSIG)."""
+
+
+class FailedError(Exception):
+    """A contender could not do what was asked; the reason says why."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many take part, how many of them send, and to whom."""
+
+    members: int
+    senders: int
+    mode: str = "all"
+    late: int = 0
+    """So many of the members come later."""
+    begin: tuple[int, int] = (1, 8)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What all processes had got and spent at one moment."""
+
+    answers: list[dict[str, Any]]
+    server_cpu_s: float
+
+
+class Group:
+    """The processes of one contender."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        shape: Shape,
+        environment: Environment,
+        network: Network | None = None,
+        loss: float = 0.0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.contender, self.shape = contender, shape
+        self._environment, self._network = environment, network
+        self._folder = Path(tempfile.mkdtemp(prefix="gapless-bench-"))
+        self._processes: list[subprocess.Popen[str]] = []
+        self._logs: list[IO[str]] = []
+        self._server: subprocess.Popen[bytes] | None = None
+        self._turn = 0
+        members = shape.members
+        hosts = [network.host(at) for at in range(members)] if network else ["127.0.0.1"] * members
+        ports = free_ports(members + 1)
+        self._task = Task(
+            contender.peer,
+            0,
+            hosts,
+            ports[:members],
+            shape.senders,
+            shape.mode,
+            contender.transport,
+            f"{network.host(members) if network else '127.0.0.1'}:{ports[-1]}",
+            members=members - shape.late,
+            loss=loss,
+            begin=shape.begin,
+            options={**contender.options, **(options or {})},
+        )
+        self.started_ns: list[int] = []
+        self.ready: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Coming and going
+
+    def start(self) -> None:
+        """Start all but those that come later, and wait until they have reached each other."""
+        self._start_server()
+        for at in range(self.shape.members - self.shape.late):
+            self.spawn(at)
+        self.ready = self.hear()
+
+    def spawn(self, at: int, *, joins_late: bool = False) -> None:
+        """Start one process."""
+        task = replace(self._task, at=at, joins_late=joins_late)
+        if joins_late:
+            task = replace(task, members=self.shape.members)
+        command = self._network.prefix(at) if self._network else []
+        if self.contender.peer == "jgroups":
+            made = self._environment
+            command = command + jgroups.command(task, made.java, Path(made.jar), made.classes, self._folder)
+        else:
+            command = [*command, str(self._environment.python), "-m", "bench.peers.base", task.encode()]
+        log = (self._folder / f"{at}.log").open("w+", encoding="utf-8", errors="replace")
+        self._logs.append(log)
+        self.started_ns.append(time.monotonic_ns())
+        self._processes.append(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(SOURCE)))},
+                cwd=self._folder,
+                process_group=0,  # Ctrl-C is ours to handle; all of them end when we do
+            )
+        )
+
+    def _start_server(self) -> None:
+        name = self.contender.peer
+        if name not in ("nats", "redis"):
+            return
+        host, _, port = self._task.broker.partition(":")
+        path = self._environment.server(name)
+        if name == "nats":
+            settings = self._folder / "nats.conf"
+            settings.write_text("max_pending: 512MB\nwrite_deadline: 30s\n", encoding="utf-8")
+            command = [path, "-a", host, "-p", port, "-c", str(settings)]
+        else:
+            command = [path, "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--protected-mode", "no"]
+        command = [*(self._network.prefix(self.shape.members) if self._network else []), *leash(command)]
+        log = (self._folder / "server.log").open("w+", encoding="utf-8", errors="replace")
+        self._logs.append(log)
+        self._server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, process_group=0
+        )
+        self._await_server()
+
+    def _await_server(self) -> None:
+        """Wait until it takes connections; a member that came too early would give up."""
+        host, _, port = self._task.broker.partition(":")
+        look = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
+        prefix = self._network.prefix(0) if self._network else []
+        until_s = time.monotonic() + 20
+        while subprocess.run([*prefix, sys.executable, "-c", look], capture_output=True, check=False).returncode:
+            if self._server is None or self._server.poll() is not None or time.monotonic() > until_s:
+                raise FailedError(f"the server does not come up: {self._said()}")
+
+    def close(self) -> None:
+        """End every process, and wait for it."""
+        everybody: list[subprocess.Popen[Any]] = [*self._processes]
+        if self._server is not None:
+            everybody.append(self._server)
+        for process in everybody:
+            process.kill()
+        for process in everybody:
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    try:
+                        stream.close()
+                    except BrokenPipeError:
+                        continue  # something was still to be told
+        for log in self._logs:
+            log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # Speaking
+
+    def tell(self, what: str, **words: Any) -> list[dict[str, Any]]:
+        """Tell all processes something; return their answers."""
+        self._say(range(len(self._processes)), {"do": what, **words})
+        return self.hear()
+
+    def tell_one(self, at: int, what: str, **words: Any) -> dict[str, Any]:
+        """Tell one process something; return its answer."""
+        self._say([at], {"do": what, **words})
+        return self.hear([at])[0]
+
+    def _say(self, to: Any, words: dict[str, Any]) -> None:
+        line = json.dumps(words) + "\n"
+        for at in to:
+            pipe = self._processes[at].stdin
+            assert pipe is not None
+            try:
+                pipe.write(line)
+                pipe.flush()
+            except BrokenPipeError:
+                raise FailedError(self._why()) from None
+
+    def hear(self, whom: list[int] | None = None) -> list[dict[str, Any]]:
+        """Return the next answer of each."""
+        asked = [self._processes[at] for at in whom] if whom is not None else self._processes
+        watch = threading.Timer(ANSWER_S, self._kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            return [self._answer(process) for process in asked]
+        finally:
+            watch.cancel()
+
+    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise FailedError(self._why())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def _why(self) -> str:
+        return f"a process has ended before its time, or was not done within {ANSWER_S:.0f} s: {self._said()}"
+
+    def _said(self) -> str:
+        found = []
+        for log in self._logs:
+            log.flush()
+            lines = [line.strip() for line in Path(log.name).read_text(errors="replace").splitlines() if line.strip()]
+            found += lines[-1:]
+        return "; ".join(dict.fromkeys(found)) or "it said nothing"
+
+    # What is asked of it
+
+    def mark(self) -> Mark:
+        """Let all processes say what they have got and spent so far."""
+        return Mark(self.tell("mark"), self.server_cpu_s())
+
+    def server_cpu_s(self) -> float:
+        """Return the CPU time of the server so far."""
+        if self._server is None:
+            return 0.0
+        told = Path(f"/proc/{self._server.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return sum(map(int, told[11:13])) / _TICKS_PER_S
+
+    def server_memory_bytes(self) -> int:
+        """Return the memory of the server."""
+        if self._server is None:
+            return 0
+        told = Path(f"/proc/{self._server.pid}/statm").read_text(encoding="utf-8").split()
+        return int(told[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop_one(self, at: int) -> None:
+        """Stop a process where it stands."""
+        self._processes[at].send_signal(signal.SIGSTOP)
+
+    def continue_one(self, at: int) -> None:
+        """Let it go on."""
+        self._processes[at].send_signal(signal.SIGCONT)
+
+    def next_turn(self) -> int:
+        """Return the number of the next round."""
+        self._turn = self._turn % 60_000 + 1
+        return self._turn
+
+    def end_round(self) -> list[dict[str, Any]]:
+        """Let senders stop; return what was lost, repeated, out of order."""
+        sent = [answer["sent"] for answer in self.tell("stop")]
+        sent += [0] * (self.shape.members - len(sent))
+        checks = self.tell("check", sent=sent)
+        return [{**check, "sent": count} for check, count in zip(checks, sent, strict=False)]
+
+
+def leash(command: list[str]) -> list[str]:
+    """Return a command that ends when this process does."""
+    return [sys.executable, "-c", _LEASH, *command]

@@ -1,0 +1,83 @@
+"""Zenoh (eclipse-zenoh) as a mesh of peers over TCP.
+
+Promises: with reliability RELIABLE and congestion control BLOCK a publisher waits for its links instead of dropping; in
+order for each publisher. Nothing is repaired after a link has broken.
+
+Configured: peers that listen on a port of their own and connect to all others; scouting by multicast and gossip off, since
+the places are known; no shared memory, as by default. Subscribers by callback, which is the fastest way in Python.
+
+Batching: one ``put`` for each message, as users do; zenoh gathers them into batches of 64 KB by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import zenoh
+
+from bench.peers.base import PATIENCE_S, Member
+
+
+class Adapter(Member):
+    """One peer."""
+
+    promises = "each sender's messages once, in order, none lost while connected"
+    keeps_all = True
+
+    def open(self) -> None:
+        """Open a session, subscribe to all senders, declare a publisher."""
+        task = self.task
+        config = zenoh.Config()
+        places = [f"tcp/{host}:{port}" for host, port in zip(task.hosts, task.ports, strict=True)]
+        settings: dict[str, Any] = {
+            "mode": "peer",
+            "listen/endpoints": [places[task.at]],
+            "connect/endpoints": [places[at] for at in task.others if at < task.at],
+            "scouting/multicast/enabled": False,
+            "scouting/gossip/enabled": False,
+        }
+        for key, value in settings.items():
+            config.insert_json5(key, json.dumps(value))
+        self._session = zenoh.open(config)
+        self._publisher = self._session.declare_publisher(
+            f"bench/{task.at}",
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            reliability=zenoh.Reliability.RELIABLE,
+        )
+        self._echoed = threading.Semaphore(0)
+        if task.mode == "rtt":
+            handle = self._echo if task.at else self._note
+        else:
+            handle = self._take
+        self._subscribers = [
+            self._session.declare_subscriber(f"bench/{at}", handle) for at in (task.heard or task.others)
+        ]
+
+    def _take(self, sample: Any) -> None:
+        self.tally.take(sample.payload.to_bytes())
+
+    def _note(self, _: Any) -> None:
+        self._echoed.release()
+
+    def _echo(self, sample: Any) -> None:
+        self._publisher.put(sample.payload.to_bytes())
+
+    def send(self, messages: list[bytes]) -> None:
+        """Put them one by one; each call waits for room."""
+        put = self._publisher.put
+        for message in messages:
+            put(message)
+
+    def ask(self, message: bytes) -> None:
+        """Send a message, and wait for its echo; the first ones may find nobody there."""
+        self._publisher.put(message)
+        while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
+            self._publisher.put(message)
+        self._met = True
+
+    _met = False
+
+    def serve(self) -> None:
+        """Nothing is to be done: the callback echoes."""

@@ -1,0 +1,430 @@
+"""What is measured: workloads, the cases of each, and how a contender is put through one.
+
+Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns, round by round, so that a slow
+moment of the machine falls on all alike. Where starting, stopping or joining is what is measured, each round has its own processes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.groups import FailedError, Group, Shape
+from gapless.bench.cells import percentile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bench.contenders import Contender
+    from bench.environment import Environment
+    from bench.network import Network
+
+Round = dict[str, float]
+"""The figures of one round, by the names of metrics."""
+
+SETTLE_S = 0.3
+"""So long all senders work before the first mark."""
+STOP_S = 2.0
+SLOW_PER_S = 5_000.0
+
+
+class Metric(NamedTuple):
+    """One figure: its key, what a person reads, and which way is better."""
+
+    key: str
+    title: str
+    more_is_better: bool = False
+    digits: int = 2
+
+
+SPEED = Metric("messages_per_s", "messages/s", more_is_better=True, digits=0)
+CPU = Metric("cpu_s_per_million", "CPU s/M deliveries")
+FLOW = (SPEED, CPU, Metric("mb_per_s", "MB/s", more_is_better=True, digits=1))
+TRIPS = (
+    Metric("p50_us", "p50 µs", digits=1),
+    Metric("p99_us", "p99 µs", digits=1),
+    Metric("p99_9_us", "p99.9 µs", digits=1),
+)
+STOPPED = (
+    Metric("suffered_s", "others below half speed, s"),
+    Metric("silence_s", "longest silence of the others, s"),
+    Metric("recovered_s", "half speed after it goes on, s"),
+)
+SLOWED = (
+    Metric("others_per_s", "others, messages/s", more_is_better=True, digits=0),
+    Metric("slow_per_s", "slow one, messages/s", more_is_better=True, digits=0),
+)
+JOINED = (
+    Metric("joined_s", "join to first message, s", digits=3),
+    Metric("first_s", "process start to first message, s", digits=3),
+    Metric("silence_s", "longest silence of the others, s", digits=3),
+)
+MEMORY = (
+    Metric("idle_mb", "MB a member, idle", digits=1),
+    Metric("loaded_mb", "MB a member, after load", digits=1),
+    Metric("server_mb", "MB of the server", digits=1),
+)
+STREAMS = (Metric("kb_per_stream", "KB a stream, both ends", digits=1), Metric("mb_per_1000", "MB for 1000", digits=1))
+STARTED = (
+    Metric("first_s", "process start to first message, s", digits=3),
+    Metric("joined_s", "join to first message, s", digits=3),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    workload: str
+    title: str
+    contenders: tuple[str, ...]
+    metrics: tuple[Metric, ...] = FLOW
+    shape: Shape = Shape(2, 2)
+    size_bytes: int = 1000
+    loss: float = 0.0
+    how: str = "flow"
+
+    @property
+    def name(self) -> str:
+        """A short name for a program."""
+        return f"{self.workload}: {self.title}"
+
+
+@dataclass
+class Outcome:
+    """What became of a contender in a case: its rounds, or why there are none."""
+
+    case: Case
+    contender: str
+    rounds: list[Round] = field(default_factory=list)
+    missing: str = ""
+    failed: str = ""
+    promises: str = ""
+
+
+class Course:
+    """Everything that cases are run with."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        rounds: int,
+        seconds: float,
+        network: Network | None = None,
+        tick: Callable[[str], None] = lambda _: None,
+        warm: float = 1.0,
+    ) -> None:
+        self.environment, self.rounds, self.seconds = environment, rounds, seconds
+        self.network, self.tick, self.warm = network, tick, warm
+
+    def run(self, cases: Sequence[Case], contenders: dict[str, Contender]) -> list[Outcome]:
+        """Run cases that share their processes: the same shape, different sizes or losses."""
+        outcomes = {(case, name): Outcome(case, name) for case in cases for name in case.contenders}
+        for (_, name), outcome in outcomes.items():
+            peer = self.environment.peers.get(contenders[name].peer)
+            outcome.missing = "it was not looked for" if peer is None else peer.reason
+        if cases[0].how == "flow" or cases[0].how == "rtt":
+            self._in_turns(cases, contenders, outcomes)
+        else:
+            self._one_by_one(cases, contenders, outcomes)
+        return list(outcomes.values())
+
+    # Groups that stay
+
+    def _in_turns(
+        self, cases: Sequence[Case], contenders: dict[str, Contender], outcomes: dict[tuple[Case, str], Outcome]
+    ) -> None:
+        groups: dict[str, Group] = {}
+        failed: dict[str, str] = {}
+        try:
+            for name in dict.fromkeys(name for case in cases for name in case.contenders):
+                if not any(outcomes[case, name].missing for case in cases if name in case.contenders):
+                    self._start(cases, contenders[name], groups, failed)
+            for case in cases:
+                if self.network:
+                    self.network.set_loss(case.loss)
+                for _ in range(self.rounds):
+                    for name in case.contenders:
+                        if name in groups:
+                            self._turn(outcomes[case, name], groups, failed)
+        finally:
+            for group in groups.values():
+                group.close()
+            if self.network:
+                self.network.set_loss(0)
+        for (_, name), outcome in outcomes.items():
+            if not outcome.rounds and not outcome.missing:
+                outcome.failed = failed.get(name, "")
+
+    def _start(
+        self, cases: Sequence[Case], contender: Contender, groups: dict[str, Group], failed: dict[str, str]
+    ) -> None:
+        self.tick(f"{contender.name} starts")
+        case = cases[0]
+        loss = 0.0 if self.network else case.loss
+        group = Group(contender, case.shape, self.environment, self.network, loss)
+        try:
+            group.start()
+            warm_s = contender.warm_s * self.warm
+            if case.how == "rtt":
+                group.tell("rtt", size_bytes=case.size_bytes, seconds=warm_s)
+            else:
+                # by size, since a JVM compiles for what it sees
+                for size_bytes in dict.fromkeys(each.size_bytes for each in cases):
+                    work(group, size_bytes, warm_s / len(cases))
+        except FailedError as error:
+            failed[contender.name] = str(error)
+            group.close()
+        except BaseException:
+            group.close()
+            raise
+        else:
+            groups[contender.name] = group
+
+    def _turn(self, outcome: Outcome, groups: dict[str, Group], failed: dict[str, str]) -> None:
+        group, case = groups[outcome.contender], outcome.case
+        self.tick(f"{case.title}: {outcome.contender}")
+        outcome.promises = group.ready[0].get("promises", "")
+        try:
+            if case.how == "rtt":
+                outcome.rounds.append(trips(group, case.size_bytes, self.seconds))
+            else:
+                outcome.rounds.append(flow(group, case.size_bytes, self.seconds))
+        except FailedError as error:
+            failed[outcome.contender] = outcome.failed = str(error)
+            groups.pop(outcome.contender).close()
+
+    # Groups of one round
+
+    def _one_by_one(
+        self, cases: Sequence[Case], contenders: dict[str, Contender], outcomes: dict[tuple[Case, str], Outcome]
+    ) -> None:
+        for case in cases:
+            for _ in range(self.rounds):
+                for name in case.contenders:
+                    outcome = outcomes[case, name]
+                    if outcome.missing or outcome.failed:
+                        continue
+                    self.tick(f"{case.title}: {name}")
+                    try:
+                        outcome.rounds.append(WAYS[case.how](self, case, contenders[name], outcome))
+                    except FailedError as error:
+                        outcome.failed = str(error)
+
+    def group(self, contender: Contender, shape: Shape, **options: Any) -> Group:
+        """Return a group of its own."""
+        return Group(contender, shape, self.environment, self.network, options=options)
+
+
+def work(group: Group, size_bytes: int, seconds: float) -> None:
+    """Let a group work for a while, unmeasured."""
+    group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
+    group.tell("go")
+    time.sleep(seconds)
+    group.end_round()
+
+
+def flow(group: Group, size_bytes: int, seconds: float) -> Round:
+    """Let all senders send as fast as they can; measure between two marks."""
+    group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
+    group.tell("go")
+    time.sleep(SETTLE_S)
+    first = group.mark()
+    time.sleep(seconds)
+    second = group.mark()
+    checks = group.end_round()
+    shape = group.shape
+    receivers = range(shape.members) if shape.senders > 1 else range(1, shape.members)
+    gains = [
+        (after["count"] - before["count"], (after["at_ns"] - before["at_ns"]) / 1e9, after["cpu_s"] - before["cpu_s"])
+        for before, after in zip(first.answers, second.answers, strict=True)
+    ]
+    speed = min(gains[at][0] / gains[at][1] for at in receivers)
+    deliveries = sum(count for count, _, _ in gains)
+    cpu_s = sum(cpu for _, _, cpu in gains) + second.server_cpu_s - first.server_cpu_s
+    return {
+        "messages_per_s": speed,
+        "mb_per_s": speed * size_bytes / 1e6,
+        "cpu_s_per_million": cpu_s / max(1, deliveries) * 1e6,
+        **faults(checks),
+    }
+
+
+def faults(checks: Sequence[dict[str, Any]]) -> Round:
+    """Return what went wrong in a round, and what was repaired since the members came."""
+    found: Round = {key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")}
+    for key in ("repairs", "frames"):
+        values = [check["extra"][key] for check in checks if key in check["extra"]]
+        if values:
+            found[key] = sum(values)
+    return found
+
+
+def trips(group: Group, size_bytes: int, seconds: float) -> Round:
+    """Measure round trips."""
+    times_ns = sorted(group.tell("rtt", size_bytes=size_bytes, seconds=seconds)[0]["times_ns"])
+    if not times_ns:
+        raise FailedError("no round trip was done in time")
+    marks = {key: percentile(times_ns, share) / 1000 for key, share in SHARES.items()}
+    return {**marks, "trips": len(times_ns)}
+
+
+SHARES = {"p50_us": 0.5, "p99_us": 0.99, "p99_9_us": 0.999}
+
+
+def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Stop the last receiver for two seconds; measure what the others feel."""
+    with course.group(contender, case.shape) as group:
+        outcome.promises = group.ready[0].get("promises", "")
+        work(group, case.size_bytes, contender.warm_s * course.warm)
+        group.tell("prepare", turn=group.next_turn(), size_bytes=case.size_bytes)
+        group.tell("go", samples=True)
+        time.sleep(1.0)
+        victim = case.shape.members - 1
+        stopped_ns = time.monotonic_ns()
+        group.stop_one(victim)
+        time.sleep(STOP_S)
+        group.continue_one(victim)
+        continued_ns = time.monotonic_ns()
+        time.sleep(1.5)
+        checks = group.end_round()
+    felt = [suffering(check["samples"], stopped_ns, continued_ns) for check in checks[1:victim]]
+    return {**{key: max(each[key] for each in felt) for key in felt[0]}, **faults(checks)}
+
+
+def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns: int) -> Round:
+    """Return how long a receiver got less than half of what it got before, nothing at all, and when that was over.
+
+    ``samples`` are moments and how many messages had come by then.
+    """
+    before = [sample for sample in samples if sample[0] < stopped_ns]
+    if len(before) < 2:
+        raise FailedError("nothing had come before the receiver was stopped")
+    half = (before[-1][1] - before[0][1]) / max(1, before[-1][0] - before[0][0]) / 2
+    after = [before[-1], *(sample for sample in samples if sample[0] >= stopped_ns)]
+    suffered_ns = silence_ns = longest_ns = 0
+    recovered_ns = 0
+    for (start_ns, had), (end_ns, has) in windows(after, 50_000_000):
+        if (has - had) / (end_ns - start_ns) < half:
+            suffered_ns += end_ns - start_ns
+            recovered_ns = max(recovered_ns, end_ns - continued_ns)
+    for (start_ns, had), (end_ns, has) in zip(after, after[1:], strict=False):
+        silence_ns = silence_ns + end_ns - start_ns if has == had else 0
+        longest_ns = max(longest_ns, silence_ns)
+    return {"suffered_s": suffered_ns / 1e9, "silence_s": longest_ns / 1e9, "recovered_s": max(0, recovered_ns) / 1e9}
+
+
+def windows(samples: Sequence[tuple[int, int]], width_ns: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return neighbouring samples that lie at least so far apart."""
+    found = []
+    start = samples[0]
+    for sample in samples[1:]:
+        if sample[0] - start[0] >= width_ns:
+            found.append((start, sample))
+            start = sample
+    return found
+
+
+def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Let the last receiver take so many messages a second and no more; measure what the others get."""
+    with course.group(contender, case.shape) as group:
+        outcome.promises = group.ready[0].get("promises", "")
+        work(group, case.size_bytes, contender.warm_s * course.warm)
+        turn, slow = group.next_turn(), case.shape.members - 1
+        for at in range(case.shape.members):
+            rate = SLOW_PER_S if at == slow else 0.0
+            group.tell_one(at, "prepare", turn=turn, size_bytes=case.size_bytes, slow_per_s=rate)
+        group.tell("go")
+        time.sleep(2.0)  # until every buffer on the way is full
+        first = group.mark().answers
+        time.sleep(max(1.0, course.seconds))
+        second = group.mark().answers
+        checks = group.end_round()
+    speeds = [
+        (after["count"] - before["count"]) / (after["at_ns"] - before["at_ns"]) * 1e9
+        for before, after in zip(first, second, strict=True)
+    ]
+    return {"others_per_s": min(speeds[1:slow]), "slow_per_s": speeds[slow], **faults(checks)}
+
+
+def joined(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Let one more come while the others send as fast as they can."""
+    turn = 1000
+    shape = replace(case.shape, late=1, begin=(turn, case.size_bytes))
+    newcomer = shape.members - 1
+    with course.group(contender, shape) as group:
+        outcome.promises = group.ready[0].get("promises", "")
+        work(group, case.size_bytes, contender.warm_s * course.warm)
+        group.tell("prepare", turn=turn, size_bytes=case.size_bytes)
+        group.tell("go", samples=True)
+        time.sleep(0.7)
+        started_ns = time.monotonic_ns()
+        group.spawn(newcomer, joins_late=True)
+        ready = group.hear([newcomer])[0]
+        time.sleep(0.7)
+        checks = group.end_round()
+    first_ns = checks[newcomer]["first_ns"]
+    if not first_ns:
+        raise FailedError("the newcomer has got nothing")
+    silence_s = max(
+        suffering(check["samples"], started_ns, started_ns)["silence_s"] for check in checks[:newcomer] if check["samples"]
+    )
+    return {
+        "joined_s": (first_ns - ready["begun_ns"]) / 1e9,
+        "first_s": (first_ns - started_ns) / 1e9,
+        "silence_s": silence_s,
+        **faults(checks),
+    }
+
+
+def remembered(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Measure the memory of members that have done nothing yet, and after a second of work."""
+    with course.group(contender, case.shape) as group:
+        outcome.promises = group.ready[0].get("promises", "")
+        members = case.shape.members
+        idle = sum(answer["memory_bytes"] for answer in group.mark().answers) / members
+        work(group, case.size_bytes, 1.0)
+        loaded = sum(answer["memory_bytes"] for answer in group.mark().answers) / members
+        server = group.server_memory_bytes()
+    return {"idle_mb": idle / 1e6, "loaded_mb": loaded / 1e6, "server_mb": server / 1e6}
+
+
+def streamed(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Measure what a thousand streams in one process take."""
+    from bench.peers.streams import measure
+
+    outcome.promises = "of no matter here"
+    kb = measure(contender.peer, course.environment.python)
+    del case
+    return {"kb_per_stream": kb, "mb_per_1000": kb}
+
+
+def started(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
+    """Start two members, and send one message as soon as both are ready."""
+    shape = replace(case.shape, begin=(1000, case.size_bytes))
+    with course.group(contender, shape, defaults=True) as group:
+        outcome.promises = group.ready[0].get("promises", "")
+        group.tell("go", total=1)
+        checks = group.end_round()
+        first_ns = checks[1]["first_ns"]
+        if not first_ns:
+            raise FailedError("the first message has not come")
+        begun_ns = min(answer["begun_ns"] for answer in group.ready)
+        return {
+            "first_s": (first_ns - min(group.started_ns)) / 1e9,
+            "joined_s": (first_ns - begun_ns) / 1e9,
+            **faults(checks),
+        }
+
+
+WAYS: dict[str, Callable[[Course, Case, Contender, Outcome], Round]] = {
+    "stopped": stopped,
+    "slowed": slowed,
+    "joined": joined,
+    "remembered": remembered,
+    "streamed": streamed,
+    "started": started,
+}
+"""How a round of each kind is done, where each has its own processes."""
