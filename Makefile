@@ -68,8 +68,10 @@ chaos: setup ## kill the pipeline on Spark part by part, with 20 seeds, then fil
 	@$(BIN)/gapless chaos --seeds $(SEEDS)
 	@$(BIN)/gapless chaos --back-pressure
 
-docs: setup ## regenerate the generated parts of the docs and check all links
+docs: setup ## regenerate the generated parts of the docs, check all links, build the site
 	@$(BIN)/python tools/docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site: build/site/index.html"
 
 lock: ## refresh requirements.lock to the newest versions that fit pyproject.toml
 	@$(FIND_PYTHON); [ -x $(LOCK_ENV)/bin/uv ] || { "$$found" -m venv --clear $(LOCK_ENV) \

@@ -238,6 +238,12 @@ def test_replace_reads_like_make_and_leaves_the_original() -> None:
 # How knobs fit together
 
 
+def test_nobody_is_expelled_before_a_loss_can_be_repaired() -> None:
+    said = error_of(Config.make, on_pin="expel", pin_after="999ms", xmit_interval="500ms")
+    assert "pin_after = '999ms' with xmit_interval = '500ms'" in said
+    assert "raise pin_after to two xmit_intervals" in said
+
+
 @pytest.mark.parametrize(
     ("knobs", "small", "large"),
     [
@@ -258,6 +264,8 @@ def test_values_that_do_not_fit_say_which_to_change(knobs: dict[str, object], sm
     "knobs",
     [
         {"capacity": 4, "ack_threshold": 4},
+        {"on_pin": "expel", "pin_after": "1s", "xmit_interval": "500ms"},
+        {"on_pin": "warn", "pin_after": "1ms", "xmit_interval": "500ms"},
         {"min_grace": "500ms", "min_retry": "500ms"},
         {"window": "growing", "far_limit": 16384},
         {"window": "fixed", "far_limit": 1},

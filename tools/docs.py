@@ -8,6 +8,7 @@ pages must lead to a file that exists and, if it names an anchor, to a heading o
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gapless.config import Config
+from gapless.trace.schema import COLUMNS, EVENTS
+from pyspark_gapless.sweep.schema import column_table as sweep_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +28,11 @@ _BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!--
 _OPENING = re.compile(r"<!-- generated: ([\w-]+) -->")
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n.*?^ {0,3}\1[ \t]*$", re.DOTALL | re.MULTILINE)
 _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
-_INLINE_LINK = re.compile(r"\]\(\s*<?([^()\s<>]+(?:\([^()\s]*\))?)>?(?:\s+[\"'][^)]*)?\)")
-_REFERENCE = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*<?([^\s<>]+)>?", re.MULTILINE)
+INLINE_LINK = re.compile(r"\]\(\s*<?([^()\s<>]+(?:\([^()\s]*\))?)>?(?:\s+[\"'][^)]*)?\)")
+REFERENCE = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*<?([^\s<>]+)>?", re.MULTILINE)
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
 _HTML_ANCHOR = re.compile(r"<[a-z]+[^>]*\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
 def knob_table() -> str:
@@ -41,7 +44,40 @@ def knob_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATORS: dict[str, Callable[[], str]] = {"knobs": knob_table}
+def example_table() -> str:
+    """Return the table of the examples, each with the first sentence of its docstring."""
+    lines = ["| program | what it shows |", "|---|---|"]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        lines.append(f"| [`{path.name}`](../examples/{path.name}) | {_first_paragraph(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].replace("``", "`").split())
+
+
+def column_table() -> str:
+    """Return the table of the columns of a trace, from :mod:`gapless.trace.schema`."""
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    lines += (f"| `{name}` | {column.type} | {column.meaning} |" for name, column in COLUMNS.items())
+    return "\n".join(lines) + "\n"
+
+
+def event_table() -> str:
+    """Return the table of the events of a trace, from :mod:`gapless.trace.schema`."""
+    lines = ["| event | code | meaning |", "|---|---|---|"]
+    lines += (f"| {name} | {event.code} | {event.meaning} |" for name, event in EVENTS.items())
+    return "\n".join(lines) + "\n"
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "examples": example_table,
+    "knobs": knob_table,
+    "trace-columns": column_table,
+    "trace-events": event_table,
+    "sweep-columns": sweep_table,
+}
 """What may stand between the markers, by name."""
 
 
@@ -52,7 +88,7 @@ def pages(root: Path) -> list[Path]:
 
 def regenerate(text: str, generators: dict[str, Callable[[], str]] = GENERATORS) -> str:
     """Return a page's text with each generated part made anew."""
-    prose = _without_code(text)
+    prose = without_code(text)
     closed = [match["name"] for match in _BLOCK.finditer(prose)]
     for name in _OPENING.findall(prose):
         if name not in generators:
@@ -86,10 +122,10 @@ def anchors(text: str) -> set[str]:
 
 def links(text: str) -> Iterator[tuple[int, str]]:
     """Yield line number and target of each relative link of a page; links inside code do not count."""
-    prose = _without_code(text)
-    for pattern in (_INLINE_LINK, _REFERENCE):
+    prose = without_code(text)
+    for pattern in (INLINE_LINK, REFERENCE):
         for match in pattern.finditer(prose):
-            if not _SCHEME.match(match[1]):
+            if not SCHEME.match(match[1]):
                 yield prose.count("\n", 0, match.start(1)) + 1, unquote(match[1])
 
 
@@ -144,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _without_code(text: str) -> str:
+def without_code(text: str) -> str:
     """Blank out code, keeping the line breaks so that line numbers stay true."""
     for pattern in (_FENCE, _CODE_SPAN):
         text = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)

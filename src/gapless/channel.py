@@ -334,6 +334,6 @@ def join(group: str, **options: Unpack[JoinOptions]) -> Group:
             - ``rejoin``: False if a member that was expelled is to end instead of coming back.
             - ``host``, ``ports``: the address and the ports to use, by default the first that is free from 7800 on.
             - ``node``: the 64-bit id of this place; by default drawn at random.
-            - ``trace``: called with the rows of the trace, by the protocol thread.
+            - ``trace``: a folder to record everything in that happens, or a ``Recorder`` (docs/traces.md).
     """
     return Group(group, **options)

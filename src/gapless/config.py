@@ -309,6 +309,13 @@ class Config:
             )
         if self.max_frame_bytes > self.repair_budget_bytes:
             raise _pair_error(self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired")
+        if self.on_pin == "expel" and self.retransmits and self.pin_after_ns < 2 * self.xmit_interval_ns:
+            values = self.as_dict()
+            raise ConfigError(
+                f"pin_after = {values['pin_after']!r} with xmit_interval = {values['xmit_interval']!r} and on_pin = "
+                "'expel': a member would be expelled before what it lost could be repaired, again and again; raise "
+                "pin_after to two xmit_intervals or more"
+            )
 
 
 def _pair_error(config: Config, small: str, large: str, why: str) -> ConfigError:

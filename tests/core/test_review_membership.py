@@ -109,7 +109,7 @@ def test_who_never_saw_that_it_was_apart_is_heard_by_all_again(profile: str, who
 
 @pytest.mark.parametrize("sleeper", ["a", "b"])
 def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str) -> None:
-    world = gathered(5, on_pin="expel", pin_after="300ms")
+    world = gathered(5, on_pin="expel", pin_after="300ms", xmit_interval="150ms")
     world.delay = lambda source, target, frame: 40 * MS if source == "e" else 0
     world.send(sleeper, b"x")
     world.run(0.02)  # all but e have acknowledged
@@ -125,7 +125,7 @@ def test_nobody_is_expelled_as_slow_by_one_that_stood_still_itself(sleeper: str)
 
 
 def test_one_that_really_pins_is_expelled_also_by_one_that_stood_still_before() -> None:
-    world = gathered(5, on_pin="expel", pin_after="300ms")
+    world = gathered(5, on_pin="expel", pin_after="300ms", xmit_interval="150ms")
     world.pause("b")
     world.run(0.45)
     world.resume("b")

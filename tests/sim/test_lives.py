@@ -208,6 +208,7 @@ def world_config(seed: int) -> Config:
         pytest.param(77, id="new members welcomed each other"),
         pytest.param(322, id="nothing was announced to a durable member that was back"),
         pytest.param(2167, id="a state did not cover a stream that waited for its start"),
+        pytest.param(5098, id="the bound of L1 forgot a new member that is full before it has the state"),
     ],
 )
 def test_seed_that_once_failed_holds(seed: int) -> None:

@@ -12,7 +12,8 @@ from gapless.cli.app import run
 from gapless.errors import ConfigError
 from gapless.soak import Plan, Report
 from gapless.soak.run import draw_blows, is_at_rest, report
-from gapless.trace import merged
+from gapless.trace import read
+from gapless.trace.reader import file_sets
 from tests.transport.networks import in_namespace
 
 
@@ -33,16 +34,15 @@ def test_a_soak_breaks_no_invariant(transport: str, tmp_path: Path, capsys: pyte
 
 def check_plants(folder: Path) -> None:
     """The checks look at these very traces: whatever is taken out of them, or put in, is found."""
-    paths = sorted(folder.glob("*.jsonl"))
-    assert len(paths) == 5
-    rows = list(merged(paths))
+    assert len(file_sets(folder)) == 5
+    rows = list(read(folder))
     ends = {row.member for row in rows if row.event == "REST"}
     handed = [row for row in rows if row.event == "DELIVER" and row.member in ends and row.origin in ends]
     middle = handed[len(handed) // 2]
     at = rows.index(middle)
     taken_out = [*rows[:at], *rows[at + 1 :]]
     put_in = [*rows[:at], middle, *rows[at:]]
-    damaged = [*rows[:at], middle._replace(payload_hash=1), *rows[at + 1 :]]
+    damaged = [*rows[:at], middle._replace(hash=1), *rows[at + 1 :]]
     counted: dict[str, Any] = {"rested": True, "struck": {}, "memory": {}}
     for planted, broken in ((taken_out, {"S3", "L1"}), (put_in, {"S2"}), (damaged, {"S4"})):
         judged = report(Plan(), planted, **counted)

@@ -26,12 +26,14 @@ from gapless.cli.explore import explore
 from gapless.cli.listen import listen
 from gapless.cli.mutants import mutants
 from gapless.cli.pipeline import pipeline
+from gapless.cli.report import report
 from gapless.cli.scenario import scenario
 from gapless.cli.send import send
 from gapless.cli.shrink import shrink
 from gapless.cli.sim import sim
 from gapless.cli.soak import soak
 from gapless.cli.spool import spool
+from gapless.cli.sweep import sweep
 from gapless.cli.top import top
 from gapless.errors import GaplessError
 
@@ -50,7 +52,7 @@ def cli() -> None:
 
 for command in (
     *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
-    *(sim, shrink, scenario, explore, mutants, compare, config, behaviours, demo),
+    *(sim, shrink, scenario, explore, mutants, compare, sweep, report, config, behaviours, demo),
 ):
     cli.add_command(command)
 

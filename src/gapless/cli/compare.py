@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.output import (
+    console,
+    found_mutant,
+    json_option,
+    make_table,
+    mutant_option,
+    print_json,
+    progress_bar,
+    properties_option,
+)
 from gapless.cli.sim import MOST_SEED, cores
 from gapless.errors import ConfigError
-from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_duration, parse_duration
+from gapless.units import NS_PER_MS, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
 
     from gapless.sim.compare import Cell, Comparison, SingleLoss
 
-MOST_LOSS_PERCENT = 50
-"""More than that nobody sends over."""
 _SHOWN_VIOLATIONS = 10
 
 
@@ -35,6 +42,8 @@ _SHOWN_VIOLATIONS = 10
 @click.option("--pace", default="1ms", show_default=True, help="Time between two messages of a member: 1us to 1s.")
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@properties_option
+@mutant_option
 @json_option
 def compare(  # noqa: PLR0917 - one parameter per option
     loss: str,
@@ -45,21 +54,24 @@ def compare(  # noqa: PLR0917 - one parameter per option
     pace: str,
     seed: int,
     workers: int | None,
+    properties: str | None,
+    mutant: str,
     as_json: bool,
 ) -> int:
     """Compare the profiles: the same work, on the same network, at several rates of loss.
 
     Everything is simulated, with every check on, and all times are virtual. Profiles of messages to all multicast;
     with those of messages to one every member sends to its neighbour. LIST is separated by commas. The same seed gives
-    the same numbers. Exits with 1 if an invariant is violated.
+    the same numbers. The knobs of --properties hold for every profile. Exits with 1 if an invariant is violated.
     """
     from gapless.sim.compare import Work, compare as run
 
     rates, chosen = _rates(loss), _chosen(profiles)
-    work = Work(members, messages, size_bytes, _pace_ns(pace), seed)
+    changes = {"properties": properties or "", "bug": found_mutant(mutant)}
+    work = Work(members, messages, size_bytes, pace_ns(pace), seed)
     began_s = perf_counter()
     with progress_bar("worlds", len(chosen) * (len(rates) + 1), quiet=as_json) as done:
-        result = run(chosen, rates, work, workers=workers or cores(), progress=done)
+        result = run(chosen, rates, work, workers=workers or cores(), progress=done, **changes)
     wall_s = perf_counter() - began_s
     if as_json:
         print_json(as_dict(result, wall_s))
@@ -79,18 +91,22 @@ def _parts(text: str, option: str, example: str) -> list[str]:
 
 
 def _rates(text: str) -> list[float]:
-    rates: dict[float, None] = {}
-    for part in _parts(text, "--loss", "0,1,5,10"):
-        try:
-            rate = float(part)
-        except ValueError:
-            rate = -1.0
-        if not 0 <= rate <= MOST_LOSS_PERCENT:
-            raise click.UsageError(
-                f"--loss: {part!r} is not a number of per cent from 0 to {MOST_LOSS_PERCENT}; a list is 0,1,5"
-            )
-        rates[abs(rate)] = None
-    return list(rates)
+    return list(dict.fromkeys(loss_percent("--loss", part) for part in _parts(text, "--loss", "0,1,5,10")))
+
+
+def loss_percent(option: str, text: str) -> float:
+    """Return a share of frames that is lost, in per cent."""
+    from gapless.sim.compare import MOST_LOSS_PERCENT
+
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate <= MOST_LOSS_PERCENT:
+        raise click.UsageError(
+            f"{option}: {text!r} is not a number of per cent from 0 to {MOST_LOSS_PERCENT}; a list is 0,1,5"
+        )
+    return abs(rate)
 
 
 def _chosen(text: str | None) -> Sequence[str]:
@@ -105,14 +121,17 @@ def _chosen(text: str | None) -> Sequence[str]:
     return chosen
 
 
-def _pace_ns(text: str) -> int:
+def pace_ns(text: str) -> int:
+    """Return the time between two messages of a member."""
+    from gapless.sim.compare import PACES_NS
+
     try:
-        pace_ns = parse_duration(text)
+        found_ns = parse_duration(text)
     except ConfigError as error:
         raise click.UsageError(f"--pace: {error}") from error
-    if not NS_PER_US <= pace_ns <= NS_PER_S:
+    if found_ns not in PACES_NS:
         raise click.UsageError(f"--pace: {text} is not between 1us and 1s")
-    return pace_ns
+    return found_ns
 
 
 # What is printed

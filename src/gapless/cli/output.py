@@ -32,6 +32,19 @@ config_option = click.option(
 properties_option = click.option(
     "--properties", metavar="NAME=VALUE;…", help='Knobs as one line, such as "capacity=4;xmit_interval=100".'
 )
+mutant_option = click.option(
+    "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
+)
+"""``--mutant``, for commands that can show what a bug does; :func:`found_mutant` reads it."""
+
+
+def found_mutant(name: str) -> str:
+    """Return the name of a planted bug as it is known, or complain; the empty name stands for none."""
+    if not name:
+        return ""
+    from gapless.sim.mutants import named
+
+    return named(name).name
 
 
 def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LINE_S = 1.0
 """Time between two lines where there is no terminal, and between two looks by which speeds are told."""
 BAR = 60
+ENDING = "what is collected still goes into the tables"
 RIGHT = ("rows", "rows/s")
 
 
@@ -73,7 +74,7 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
         messages = MESSAGES
     plan = Plan(rate=rate or None, messages=messages, **options)
     stop = threading.Event()
-    with attended(quiet=as_json), _ended_by(stop), _shown(plan.output, quiet=as_json) as tell:
+    with attended(quiet=as_json), ended_by(stop, ENDING), _shown(plan.output, quiet=as_json) as tell:
         report = run(plan, tell, stop)
     if as_json:
         print_json(report.as_dict())
@@ -83,13 +84,13 @@ def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any
 
 
 @contextmanager
-def _ended_by(stop: threading.Event) -> Iterator[None]:
+def ended_by(stop: threading.Event, ending: str) -> Iterator[None]:
     """Take the first Ctrl-C as a wish to come to an end in good order, and the second as one to end now."""
 
     def end(_: int, __: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        note("\nending: what is collected still goes into the tables; Ctrl-C again ends at once")
+        note(f"\nending: {ending}; Ctrl-C again ends at once")
         stop.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}

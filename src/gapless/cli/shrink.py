@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.cli.compare import loss_percent, pace_ns
+from gapless.cli.output import (
+    console,
+    found_mutant,
+    json_option,
+    knob_options,
+    make_table,
+    mutant_option,
+    print_json,
+    progress_bar,
+    read_config,
+)
 from gapless.cli.sim import cores
 
 if TYPE_CHECKING:
+    from gapless.sim.compare import CellOrigin
     from gapless.sim.shrink import Origin, Shrunk
 
 
@@ -21,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where the scenario is written."
 )
-@click.option("--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants).")
+@mutant_option
 @click.option("--all-mutants", is_flag=True, help="Hunt and shrink every planted bug instead of a seed.")
 @click.option(
     "--messages",
@@ -32,6 +44,9 @@ if TYPE_CHECKING:
 @click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in the group (default: by seed).")
 @click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants.")
 @click.option("--membership", is_flag=True, help="The groups find and make their views by themselves.")
+@click.option("--loss", metavar="PERCENT", help="Shrink SEED as gapless compare runs it with --profile at this loss.")
+@click.option("--size", "size_bytes", type=click.IntRange(0, 1_000_000), help="Bytes per message, with --loss.")
+@click.option("--pace", metavar="TIME", help="Time between two messages of a member, with --loss.")
 @knob_options
 @json_option
 def shrink(  # noqa: PLR0917 - one parameter per option
@@ -43,6 +58,9 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     members: int | None,
     workers: int | None,
     membership: bool,
+    loss: str | None,
+    size_bytes: int | None,
+    pace: str | None,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -50,10 +68,11 @@ def shrink(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Shrink the failing run of SEED to a scenario file, and show it.
 
-    The options that say what is run are those of "gapless sim". With --mutant and no SEED the seeds are tried until the
-    bug shows. The scenario is written to the folder of -o (if it is not given: tests/scenarios, or its folder planted)
-    under the name of the check that fails, or of the planted bug. Exits with 1 if the seed fails by itself, with 0 if a
-    planted bug made it fail, with 2 if there is nothing to shrink.
+    The options that say what is run are those of "gapless sim"; with --loss they are those of "gapless compare". With
+    --mutant and no SEED the seeds are tried until the bug shows. The scenario is written to the folder of -o (if it is
+    not given: tests/scenarios, or its folder planted) under the name of the check that fails, or of the planted bug.
+    Exits with 1 if the seed fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to
+    shrink.
     """
     config = read_config(profile, config_file, properties)
     given = config_file is not None or properties is not None
@@ -63,21 +82,55 @@ def shrink(  # noqa: PLR0917 - one parameter per option
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
         return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
-    from gapless.sim.mutants import named
     from gapless.sim.run import usual_messages
     from gapless.sim.shrink import Origin
 
-    bug = named(mutant).name if mutant else ""
+    bug = found_mutant(mutant)
     if seed is None and bug:
         return _shrink_bug(bug, folder or Path("tests/scenarios/planted"), as_json)
     if seed is None:
         raise click.UsageError("name the SEED to shrink, a --mutant to hunt, or give --all-mutants")
-    messages = messages or usual_messages(membership=membership)
-    origin = Origin(seed, messages, members, config if given else None, profile, membership)
+    origin: Origin | CellOrigin
+    if loss is not None:
+        if membership or config_file is not None:
+            raise click.UsageError("--loss is about gapless compare, which knows neither --membership nor --config")
+        origin = _cell(seed, loss, profile, members, messages, size_bytes, pace, properties)
+    elif size_bytes is not None or pace is not None:
+        raise click.UsageError("--size and --pace go with --loss")
+    else:
+        messages = messages or usual_messages(membership=membership)
+        origin = Origin(seed, messages, members, config if given else None, profile, membership)
     return _shrink_seed(origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json)
 
 
-def _shrink_seed(origin: Origin, bug: str, folder: Path, as_json: bool) -> int:
+def _cell(
+    seed: int,
+    loss: str,
+    profile: str | None,
+    members: int | None,
+    messages: int | None,
+    size_bytes: int | None,
+    pace: str | None,
+    properties: str | None,
+) -> CellOrigin:
+    """Return the run of "gapless compare" that the options name; its defaults hold."""
+    from gapless.sim.compare import CellOrigin, Work, config_of
+
+    if profile is None:
+        raise click.UsageError("--loss: name the --profile too")
+    usual = Work()
+    work = Work(
+        members or usual.members,
+        messages or usual.messages,
+        usual.size_bytes if size_bytes is None else size_bytes,
+        usual.pace_ns if pace is None else pace_ns(pace),
+        seed,
+    )
+    rate = loss_percent("--loss", loss)
+    return CellOrigin(seed, work.messages, profile, rate, work, config_of(profile, properties or ""))
+
+
+def _shrink_seed(origin: Origin | CellOrigin, bug: str, folder: Path, as_json: bool) -> int:
     from gapless.sim.shrink import MOST_TRIES, shrink_seed
 
     with progress_bar("replays", MOST_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
@@ -104,7 +157,7 @@ def _tell(found: Shrunk, folder: Path, as_json: bool) -> int:
     else:
         click.echo(found.scenario.text())
         click.echo(f"{found.script_lines} lines after {found.tries} replays, written to {path}")
-        if not bug:
+        if not bug and "gapless sim" in found.origin.command:
             click.echo("For the list of seeds that once failed, tests/seeds/regressions.txt:")
             click.echo(f"{found.origin.seed} {found.origin.messages}  # {found.check}")
     return 0 if bug else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,17 @@ import click
 from click.core import ParameterSource
 
 from gapless.cli.experiments import Wish, run_scenario
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.cli.output import (
+    console,
+    found_mutant,
+    json_option,
+    knob_options,
+    make_table,
+    mutant_option,
+    print_json,
+    progress_bar,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from gapless.sim.run import Outcome, Sweep
@@ -18,16 +29,16 @@ if TYPE_CHECKING:
 MOST_SEED = 2**63 - 1
 """The largest seed that is taken."""
 _SHOWN_FAILURES = 10
-_THOROUGH = 300
-_THOROUGH_MEMBERSHIP = 200
 _FEWEST_OF_SEED, _MOST_OF_SEED = 2, 26
 _OF_SEEDS = {
     "seeds": "--seeds",
     "first": "--first",
     "membership": "--membership",
+    "mutant": "--mutant",
     "profile": "--profile",
     "config_file": "--config",
     "properties": "--properties",
+    "trace": "--trace",
 }
 
 
@@ -53,6 +64,10 @@ _OF_SEEDS = {
 @click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
 @click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
 @click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Write a trace of every seed to DIR."
+)
+@mutant_option
 @knob_options
 @json_option
 @click.pass_context
@@ -68,6 +83,8 @@ def sim(  # noqa: PLR0917 - one parameter per option
     scenario: str | None,
     joins: int | None,
     plot: Path | None,
+    trace: Path | None,
+    mutant: str,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -98,10 +115,13 @@ def sim(  # noqa: PLR0917 - one parameter per option
     group: dict[str, Any] = {"messages": messages, "members": count, "profile": profile, "membership": membership}
     if config_file is not None or properties is not None:
         group["config"] = config
+    bug = found_mutant(mutant)
     if seed is not None:
-        return _one(seed, group, as_json)
+        return _one(seed, group, bug, trace, as_json)
+    if bug:
+        raise click.UsageError("--mutant goes with a SEED; gapless sweep --preset hunt takes it for many")
     assert seeds is not None
-    return _many(range(first, first + seeds), workers or cores(), group, as_json)
+    return _many(range(first, first + seeds), workers or cores(), group, trace, as_json)
 
 
 def _refuse_with_scenario(context: click.Context) -> None:
@@ -129,30 +149,38 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one(seed: int, group: dict[str, Any], as_json: bool) -> int:
+def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json: bool) -> int:
     from gapless.sim.run import simulate
+    from gapless.sim.scenario import plant
 
-    outcome = simulate(seed, **group)
+    with plant(bug):
+        if trace is None:
+            outcome = simulate(seed, **group)
+        else:
+            from gapless.sim.trace_files import prepare, write_set
+
+            prepare(trace)
+            (outcome,) = write_set(str(trace), partial(simulate, trace=True, **group), [seed])
     if as_json:
         print_json(_outcome_dict(outcome))
     else:
         rows = [(key, _flat(value)) for key, value in _outcome_dict(outcome).items() if key != "violations"]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
-        _print_violations([outcome], membership=group["membership"])
+        _print_violations([outcome], membership=group["membership"], bug=bug)
     return 0 if outcome.ok else 1
 
 
-def _many(seeds: range, workers: int, group: dict[str, Any], as_json: bool) -> int:
-    from gapless.sim.run import sweep
+def _many(seeds: range, workers: int, group: dict[str, Any], trace: Path | None, as_json: bool) -> int:
+    from gapless.sim.run import sweep, thorough_seeds
 
     with progress_bar("seeds", len(seeds), quiet=as_json) as done:
-        result = sweep(seeds, workers=workers, progress=done, **group)
+        result = sweep(seeds, workers=workers, progress=done, trace=trace, **group)
     report = _sweep_dict(result, workers)
     if as_json:
         print_json(report)
     else:
         _print_sweep(report, result, membership=group["membership"])
-    enough = _THOROUGH_MEMBERSHIP if group["membership"] else _THOROUGH
+    enough = thorough_seeds(membership=group["membership"])
     thorough = len(seeds) >= enough and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
 
@@ -210,10 +238,11 @@ def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> 
     _print_violations(result.failed, membership=membership)
 
 
-def _print_violations(failed: list[Outcome], *, membership: bool) -> None:
+def _print_violations(failed: list[Outcome], *, membership: bool, bug: str = "") -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
         screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
         same = f"{outcome.seed} --profile {outcome.profile}" + (" --membership" if membership else "")
+        same += f' --mutant "{bug}"' if bug else ""
         screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")

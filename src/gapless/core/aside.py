@@ -141,7 +141,7 @@ class Aside:
         for message in messages:
             self._high += 1
             run = Run.of(self.me, self._high, (message,), flags, self.view, context.sent_ns)
-            context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, size_bytes=run.size_bytes)
+            context.step("SEND_ASIDE", self.me, run.first, run.last, peer=queued.to, run=run)
             if missing:
                 self._pending[run.first] = _Pending(run, queued.ticket, queued.to, set(missing), again_ns, interval_ns)
                 self._open[queued.ticket].add(run.first)
@@ -301,7 +301,7 @@ class Aside:
             if pending.again_ns > context.now_ns:
                 continue
             for peer in sorted(pending.missing):
-                context.step("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, size_bytes=pending.run.size_bytes)
+                context.step("REPAIR_ASIDE", self.me, seqno, seqno, peer=peer, run=pending.run)
                 context.transmit(peer, OutOfBand(pending.run, self._floor(seqno)))
             interval_ns = min(2 * pending.interval_ns, self.config.xmit_interval_ns)
             again_ns = context.now_ns + interval_ns

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gapless.core.rare import Rarely
     from gapless.core.ready import Event, ViewInstalled
     from gapless.identity import Address
+    from gapless.run import Run
 
 SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
 """The counter of frames sent, by kind."""
@@ -109,17 +110,21 @@ class Context:
         *,
         peer: Address | None = None,
         message_count: int = 0,
-        size_bytes: int = 0,
         low: int = 0,
         delivered: int = 0,
         high: int = 0,
         reason: str = "",
         epoch: int = 0,
+        to: Address | None = None,
+        run: Run | None = None,
     ) -> None:
         """Write a row of the trace, if tracing is on."""
         if self.tracing:
-            row = Step(event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason, epoch)
-            self._ready.trace.append(row)
+            size_bytes = 0 if run is None else run.size_bytes
+            marks = low, delivered, high
+            self._ready.trace.append(
+                Step(event, origin, first, last, peer, message_count, size_bytes, *marks, reason, epoch, to, run)
+            )
 
     def drop(
         self,

@@ -573,6 +573,7 @@ class Member(Streams):
         if marks is None:
             stream.gaps.notice(0, context.now_ns)
         else:
+            context.step("START", origin, stream.start + 1, peer=origin, epoch=self._epoch)
             stream.hint(marks.high)
             stream.look_for_gaps(context.now_ns)
         self._arm_gap((stream,))

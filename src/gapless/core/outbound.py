@@ -158,7 +158,7 @@ class Outbound:
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         self.shares.sent(run)
         if self.to != self.me:
-            context.step("SEND", self.me, run.first, run.last, size_bytes=run.size_bytes, epoch=self.epoch)
+            context.step("SEND", self.me, run.first, run.last, epoch=self.epoch, to=self.to, run=run)
         if self.to is None:
             context.transmit(None, Data(run, False, self.epoch))
         elif self.to != self.me:
@@ -268,7 +268,8 @@ class Outbound:
             context.event(Acknowledged(ticket))
         purged = self.window.purge(upto)
         if self.window.low > low:
-            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=self.epoch)
+            epoch, to = self.epoch, self.to
+            context.step("PURGE", self.me, low + 1, self.window.low, message_count=purged, epoch=epoch, to=to)
             if not self.row.naks:
                 self._tail_ns = None
                 self._plan_tail(context.now_ns)
@@ -311,10 +312,7 @@ class Outbound:
                 self._again(run, self.to, context, first=True)
 
     def _again(self, run: Run, to: Address | None, context: Context, *, first: bool = False) -> None:
-        size_bytes, epoch = run.size_bytes, self.epoch
-        context.step(
-            "REPAIR", self.me, run.first, run.last, peer=to, size_bytes=size_bytes, reason="unasked", epoch=epoch
-        )
+        context.step("REPAIR", self.me, run.first, run.last, peer=to, reason="unasked", epoch=self.epoch, run=run)
         context.transmit(to, Data(run, True, self.epoch, first))
         context.count("sent.repair")
 

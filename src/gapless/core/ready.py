@@ -263,7 +263,10 @@ Event = (
 
 
 class Step(NamedTuple):
-    """One row of the trace: what the machine did, in the words of docs/invariants.md."""
+    """One row of the trace: what the machine did, in the words of docs/invariants.md.
+
+    ``to`` is whom an own connection goes to; ``run`` is what was sent, by reference.
+    """
 
     event: str
     origin: Address | None = None
@@ -277,6 +280,8 @@ class Step(NamedTuple):
     high: int = 0
     reason: str = ""
     epoch: int = 0
+    to: Address | None = None
+    run: Run | None = None
 
 
 @dataclass(slots=True)

@@ -112,7 +112,7 @@ def send_repairs(
     to_all = context.rarely(rare.REPAIR_TO_ALL)
     answer = repairs.answer(peer, asked, window, context.now_ns, to_all=to_all)
     for run in answer.runs:
-        context.step("REPAIR", origin, run.first, run.last, peer=answer.to, size_bytes=run.size_bytes, epoch=epoch)
+        context.step("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)
         context.transmit(answer.to, Data(run, True, epoch))
         context.count("sent.repair")
     for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):

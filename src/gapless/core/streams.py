@@ -379,14 +379,14 @@ class Streams:
 
     def _trace_marks(self, context: Context) -> None:
         traced = self._traced
-        windows = [(origin, stream.window) for origin, stream in self.inbound.items()]
-        for origin, window in (self.me, self.outbound.window), *windows:
+        windows = [(origin, stream.window, stream.epoch) for origin, stream in self.inbound.items()]
+        for origin, window, epoch in (self.me, self.outbound.window, self.outbound.epoch), *windows:
             if window is None:
                 continue
             marks = window.low, window.delivered, window.high
             if traced.get(origin) != marks:
                 traced[origin] = marks
-                context.step("STATE", origin, low=marks[0], delivered=marks[1], high=marks[2])
+                context.step("STATE", origin, low=marks[0], delivered=marks[1], high=marks[2], epoch=epoch)
 
     def _vote(self, context: Context) -> None:
         assert self.stability is not None

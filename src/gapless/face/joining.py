@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
+from gapless.trace.recorder import Recorder
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
 from gapless.transport.tcp import TcpMesh
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from gapless.core.ready import Step
     from gapless.discovery import Source
     from gapless.face.timing import Time
     from gapless.identity import Address
@@ -74,7 +74,7 @@ class JoinOptions(TypedDict, total=False):
     ports: Iterable[int] | int | None
     resume: Mapping[Address, int] | None
     stores: bool
-    trace: Callable[[int, Address, Sequence[Step]], None] | None
+    trace: Recorder | Path | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Options:
     ports: Iterable[int] | int | None = None
     resume: Mapping[Address, int] | None = None
     stores: bool = False
-    trace: Callable[[int, Address, Sequence[Step]], None] | None = None
+    trace: Recorder | Path | str | None = None
 
     def __post_init__(self) -> None:
         if type(self.group) is not str or not self.group:
@@ -129,7 +129,7 @@ class Options:
                 join=join,
                 rejoin=self.rejoin,
                 woken=woken,
-                trace=self.trace,
+                trace=Recorder(self.trace) if isinstance(self.trace, (str, Path)) else self.trace,
             )
         except BaseException:
             transport.close()

@@ -25,15 +25,17 @@ from gapless.sim.faults import NEVER_NS, Loss, Targeted
 from gapless.sim.liveness import L1, L2
 from gapless.sim.naming import kind_of, life_address, node_name
 from gapless.sim.pool import results
+from gapless.sim.run import Outcome, outcome_of
+from gapless.sim.scenario import plant, show_knobs
 from gapless.sim.script import Script, Send, opening, payload
 from gapless.sim.seeds import split
 from gapless.sim.world import World
-from gapless.units import NS_PER_MS, NS_PER_S
+from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_duration
 from gapless.wire import decode
 from gapless.wire.codec import size_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gapless.core.ready import Ready
     from gapless.identity import Address
@@ -45,6 +47,16 @@ DELAY_NS = NS_PER_MS
 """How long a frame takes."""
 LOSSES = (0.0, 1.0, 5.0, 10.0)
 """The shares of frames that are lost, in per cent, if nobody says otherwise."""
+MOST_LOSS_PERCENT = 50
+"""More than that nobody sends over."""
+MEMBERS = range(2, 27)
+"""How many members a group may have."""
+MOST_MESSAGES = 100_000
+"""The most messages that a member may send."""
+MOST_SIZE_BYTES = 1_000_000
+"""The largest message."""
+PACES_NS = range(NS_PER_US, NS_PER_S + 1)
+"""How much time may lie between two messages of a member."""
 
 KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
 """What frames are counted as."""
@@ -84,6 +96,7 @@ class Cell:
     ``expected`` and ``delivered`` count messages at others than their sender, ``frames`` and ``sizes_bytes`` what was
     put on each link, lost or not, by kind. ``span_ns`` ends with the last delivery, or the last send if that was later.
     ``peak_window`` is the most messages that one sender had outstanding, ``stalls`` how many gaps were given up.
+    ``latency_ns`` says how many deliveries took how long, ``outcome`` what came of the world as a simulated run.
     """
 
     profile: str
@@ -101,6 +114,8 @@ class Cell:
     peak_window: int = 0
     stalls: int = 0
     violations: list[Violation] = field(default_factory=list)
+    latency_ns: Mapping[int, int] = field(default_factory=dict)
+    outcome: Outcome | None = None
 
     @property
     def to_all(self) -> bool:
@@ -201,9 +216,16 @@ class _Meter:
         return values[bisect_left(sums, sums[-1] * percent / 100)] if values else None
 
 
-def config_of(profile: str) -> Config:
-    """Return the configuration of a profile, all else at its default."""
-    return Config.make(unicast=profile) if profile in UNICASTS else Config.make(profile=profile)
+def config_of(profile: str, properties: str = "") -> Config:
+    """Return the configuration of a profile, all else at its default but for what ``properties`` set."""
+    named = f"{'unicast' if profile in UNICASTS else 'profile'}={profile}"
+    return Config.from_properties(f"{named};{properties}")
+
+
+def properties_of(config: Config) -> str:
+    """Return the knobs that are not what the profile sets by itself: :func:`config_of` reads them."""
+    words = show_knobs(config).split()
+    return ";".join(word for word in words if word.partition("=")[0] not in {"profile", "unicast"})
 
 
 def compare(
@@ -211,16 +233,20 @@ def compare(
     losses: Sequence[float] = LOSSES,
     work: Work | None = None,
     *,
+    properties: str = "",
+    bug: str = "",
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Comparison:
     """Let every profile do the work at every loss, in per cent, in ``workers`` processes.
 
-    ``progress`` is told how many worlds are done: one for each profile and loss, and for each profile one more.
+    ``properties`` set other knobs, and ``bug`` is planted. ``progress`` is told how many worlds are done: one for each
+    profile and loss, and for each profile one more.
     """
     work = work or Work()
-    cells: list[partial[Cell]] = [partial(run_cell, profile, loss, work) for loss in losses for profile in profiles]
-    single: list[partial[SingleLoss]] = [partial(lose_one, profile, work.seed) for profile in profiles]
+    configs = {profile: config_of(profile, properties) for profile in profiles}
+    cells = [partial(run_cell, profile, loss, work, configs[profile], bug) for loss in losses for profile in profiles]
+    single = [partial(lose_one, profile, work.seed, configs[profile], bug) for profile in profiles]
     result = Comparison(work)
     tasks: list[Callable[[], Cell | SingleLoss]] = [*cells, *single]
     for done, part in enumerate(results(tasks, workers), 1):
@@ -233,14 +259,11 @@ def compare(
     return result
 
 
-def run_cell(profile: str, loss_percent: float, work: Work) -> Cell:
+def run_cell(profile: str, loss_percent: float, work: Work, config: Config | None = None, bug: str = "") -> Cell:
     """Let one profile do the work at one loss."""
-    faults: list[Fault] = []
-    if loss_percent:
-        faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
-    names = tuple(node_name(number + 1) for number in range(work.members))
-    world, meter = _world(profile, work, names, names, faults)
-    world.run()
+    with plant(bug):
+        world, meter = _whole_world(profile, loss_percent, work, config or config_of(profile))
+        world.run()
     sent = work.members * work.messages
     return Cell(
         profile,
@@ -258,18 +281,82 @@ def run_cell(profile: str, loss_percent: float, work: Work) -> Cell:
         peak_window=meter.peak_window,
         stalls=len(meter.stalls),
         violations=world.judge.violations,
+        latency_ns=meter.latency_ns,
+        outcome=outcome_of(work.seed, "loss" if loss_percent else "calm", profile, world),
     )
 
 
-def lose_one(profile: str, seed: int = 1) -> SingleLoss:
+def _whole_world(
+    profile: str, loss_percent: float, work: Work, config: Config, *, record: bool = False
+) -> tuple[World, _Meter]:
+    """Return the world in which every member does the work at one loss, and the meter that looks on."""
+    faults: list[Fault] = []
+    if loss_percent:
+        faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
+    names = tuple(node_name(number + 1) for number in range(work.members))
+    return _world(profile, work, names, names, faults, config, record=record)
+
+
+class CellOrigin(NamedTuple):
+    """The world of one cell, to be shrunk (see :mod:`gapless.sim.shrink`)."""
+
+    seed: int
+    messages: int
+    profile: str
+    loss_percent: float
+    work: Work
+    config: Config
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run."""
+        return compare_command(self.profile, self.loss_percent, self._work, self.config)
+
+    @property
+    def _work(self) -> Work:
+        return self.work._replace(seed=self.seed, messages=self.messages)
+
+    def world(self) -> World:
+        """Return the world before its first event; it records what happens."""
+        return _whole_world(self.profile, self.loss_percent, self._work, self.config, record=True)[0]
+
+
+def compare_command(profile: str, loss_percent: float, work: Work, config: Config, bug: str = "") -> str:
+    """Return the command that runs one cell again."""
+    return f"gapless compare --profiles {profile} --seed {work.seed} {_options(loss_percent, work, config, bug)}"
+
+
+def shrink_command(profile: str, loss_percent: float, work: Work, config: Config, bug: str = "") -> str:
+    """Return the command that shrinks the run of one cell."""
+    return f"gapless shrink {work.seed} --profile {profile} {_options(loss_percent, work, config, bug)}"
+
+
+def _options(loss_percent: float, work: Work, config: Config, bug: str) -> str:
+    """Return the options by which two commands say what a cell is; what is the default of both is left out."""
+    usual = Work()
+    told = {
+        "loss": f"{loss_percent:g}",
+        "members": "" if work.members == usual.members else str(work.members),
+        "messages": "" if work.messages == usual.messages else str(work.messages),
+        "size": "" if work.size_bytes == usual.size_bytes else str(work.size_bytes),
+        "pace": "" if work.pace_ns == usual.pace_ns else format_duration(work.pace_ns),
+        "properties": properties_of(config) and f'"{properties_of(config)}"',
+        "mutant": bug and f'"{bug}"',
+    }
+    return " ".join(f"--{option} {value}" for option, value in told.items() if value)
+
+
+def lose_one(profile: str, seed: int = 1, config: Config | None = None, bug: str = "") -> SingleLoss:
     """Lose one frame of a few between two members, in the three ways of :data:`LOST_FRAMES`."""
     result = SingleLoss(profile)
+    config = config or config_of(profile)
     for what in LOST_FRAMES:
         messages = 1 if what == "only" else FEW
         lost = messages if what == "last" else 1
         work = Work(members=2, messages=messages, seed=seed)
-        world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)])
-        world.run()
+        with plant(bug):
+            world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)], config)
+            world.run()
         # Nothing took longer than the lost message: what was sent before it came at once, what came after it waited.
         result.delivered_ns[what] = meter.percentile_ns(100) if meter.delivered == messages else None
         result.violations += world.judge.violations
@@ -282,10 +369,16 @@ def _lose_data(seqno: int) -> Targeted:
 
 
 def _world(
-    profile: str, work: Work, names: tuple[str, ...], senders: tuple[str, ...], faults: list[Fault]
+    profile: str,
+    work: Work,
+    names: tuple[str, ...],
+    senders: tuple[str, ...],
+    faults: list[Fault],
+    config: Config,
+    *,
+    record: bool = False,
 ) -> tuple[World, _Meter]:
     """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
-    config = config_of(profile)
     sends = {life_address(name): _sends(profile, work, names, at) for at, name in enumerate(senders)}
     in_time = sorted((send for of_one in sends.values() for send in of_one), key=lambda send: send.at_ns)
     end_ns = in_time[-1].at_ns
@@ -295,7 +388,7 @@ def _world(
     stalls = bool(faults) and not config.retransmits
     # Where nothing is sent again and frames are lost, what is missing must be named; it need not come.
     checks = [check for check in CHECKS if check not in {L1, L2}] if stalls else None
-    world = World(config, script, faults=faults, checks=checks)
+    world = World(config, script, faults=faults, checks=checks, record=record)
     sent_ns = {who: [send.at_ns for send in of_one for _ in send.payloads] for who, of_one in sends.items()}
     meter = world.on_ready = _Meter(world, sent_ns, len(names) - 1)
     return world, meter

@@ -12,7 +12,7 @@ Three characters, as in swarm.py: *calm* runs only have joins, leaves and crashe
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapless.config import UNICASTS
 from gapless.modes import Mode
@@ -148,7 +148,7 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
     config = draw_config(rng, slow_reader=slow_reader, only_loss=False)
     beat_ns = rng.choice((50, 100, 200)) * NS_PER_MS
     xmit_ns = rng.choice((20, 50, 100, 250)) * NS_PER_MS
-    knobs: dict[str, object] = {
+    knobs: dict[str, Any] = {
         "xmit_interval_ns": xmit_ns,
         "ack_delay_ns": min(xmit_ns, config.ack_delay_ns),
         "min_grace_ns": min(xmit_ns, config.min_grace_ns),
@@ -173,7 +173,9 @@ def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
         "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
         "loopback": True,
     }
-    return replace(config, **knobs)  # type: ignore[arg-type]
+    if knobs["on_pin"] == "expel":
+        knobs["pin_after_ns"] = max(knobs["pin_after_ns"], 2 * xmit_ns)
+    return replace(config, **knobs)
 
 
 # The story

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from gapless.core.participant import Participant
 from gapless.sim.judge import Check, Judge
 from gapless.wire.codec import run_room_bytes
 
@@ -52,9 +53,13 @@ def bounds_ns(config: Config, delay_ns: int) -> tuple[int, int]:
 
 
 def patience_ns(config: Config) -> int:
-    """Return how much longer than B2 a connection may take: it looks twice, and may acknowledge only now and then."""
+    """Return how much longer than B2 a connection may take.
+
+    It looks twice, may acknowledge only now and then, and asks for its first message only every so often.
+    """
     lazy = config.unicast_row.acks == "periodic"
-    return 2 * config.xmit_interval_ns + (4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns)
+    acks_ns = 4 * config.stability_interval_ns if lazy else 2 * config.ack_gap_ns
+    return 2 * config.xmit_interval_ns + acks_ns + config.sync_min_interval_ns * CLOCK_PERCENT // 100
 
 
 MOST_RECEIVERS = 8
@@ -111,12 +116,19 @@ class _Due(Check):
             life = self.model.lives[address]
             while due and (due[0][1] < now_ns or not life.alive):
                 seqno, due_ns = due.popleft()
-                if life.alive and life.stream.high >= seqno > self.reached(life):
+                if life.alive and self._stands_aside(life):
+                    due.append((seqno, now_ns + self.bound_ns()))
+                elif life.alive and life.stream.high >= seqno > self.reached(life):
                     self.fail(f"{life.name}{seqno} was due at {due_ns / 1e9:.6f} s, {self.reached(life)} is reached")
                     due.clear()
         for due in self._due.values():
             if due:
                 self.judge.look_at(due[0][1] + 1)
+
+    def _stands_aside(self, life: Life) -> bool:
+        """Return whether a member of the view can hold no more before it has the state; its time begins then."""
+        members = (self.model.lives[address].member for address in life.view_members)
+        return any(isinstance(member, Participant) and member.state.full for member in members)
 
 
 class L1(_Due):

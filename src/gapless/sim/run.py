@@ -23,11 +23,13 @@ from gapless.sim.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from gapless.config import Config
     from gapless.sim.judge import Violation
     from gapless.sim.script import Script
     from gapless.sim.swarm import Plan
+    from gapless.trace.lives import Life
     from gapless.trace.schema import Row
 
 
@@ -80,6 +82,7 @@ class Outcome:
     repairs: int = 0
     script: Script | None = None
     trace: list[Row] | None = None
+    lives: list[Life] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -150,6 +153,11 @@ def usual_messages(*, membership: bool) -> int:
     return gathering.MESSAGES if membership else MESSAGES
 
 
+def thorough_seeds(*, membership: bool) -> int:
+    """Return how many seeds of all profiles must have seen everything that must happen."""
+    return 200 if membership else 300
+
+
 def plan_of(
     seed: int,
     *,
@@ -214,6 +222,7 @@ def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome
         outcome.script = world.recorded()
     if world.tracer is not None:
         outcome.trace = world.tracer.rows
+        outcome.lives = world.tracer.mentioned(character)
     return outcome
 
 
@@ -244,12 +253,17 @@ def sweep(
     config: Config | None = None,
     membership: bool = False,
     progress: Callable[[int], None] | None = None,
+    trace: Path | None = None,
 ) -> Sweep:
-    """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done."""
+    """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done.
+
+    With ``trace`` everything that happened is written to that folder.
+    """
     result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
     begin_s = perf_counter()
     run = partial(simulate, members=members, messages=messages, profile=profile, config=config, membership=membership)
-    for outcome in _outcomes(run, seeds, workers):
+    outcomes = _outcomes(run, seeds, workers) if trace is None else _traced(run, seeds, workers, trace)
+    for outcome in outcomes:
         result.add(outcome)
         if progress is not None:
             progress(result.seeds)
@@ -264,3 +278,18 @@ def _outcomes(run: Callable[[int], Outcome], seeds: Sequence[int], workers: int)
     # A fresh interpreter each: a copy of one that has threads may hang.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield from pool.map(run, seeds, chunksize=4)
+
+
+def _traced(run: Callable[..., Outcome], seeds: Sequence[int], workers: int, folder: Path) -> Iterable[Outcome]:
+    """Run chunks of seeds, each of which writes its own files."""
+    from gapless.sim.trace_files import chunks, prepare, write_set
+
+    prepare(folder)
+    write = partial(write_set, str(folder), partial(run, trace=True))
+    if workers <= 1:
+        for outcomes in map(write, chunks(seeds)):
+            yield from outcomes
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for outcomes in pool.map(write, chunks(seeds)):
+            yield from outcomes

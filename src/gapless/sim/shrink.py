@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.core.ready import Ready
+    from gapless.sim.compare import CellOrigin
     from gapless.sim.faults import Crossing
     from gapless.sim.hosts import Host
     from gapless.sim.model import Life
@@ -379,6 +380,18 @@ class Origin(NamedTuple):
         membership = " --membership" if self.membership else ""
         return f"gapless sim {self.seed}{membership}{messages}{members}{profile}{properties}"
 
+    def world(self) -> World:
+        """Return the world before its first event; it records what happens."""
+        plan = plan_of(
+            self.seed,
+            messages=self.messages,
+            members=self.members,
+            profile=self.profile,
+            config=self.config,
+            membership=self.membership,
+        )
+        return world_of(plan, record=True)
+
 
 @dataclass(slots=True)
 class Shrunk:
@@ -386,7 +399,7 @@ class Shrunk:
 
     scenario: Scenario
     check: str
-    origin: Origin
+    origin: Origin | CellOrigin
     tries: int
 
     @property
@@ -416,29 +429,21 @@ class Shrunk:
         }
 
 
-def recorded(origin: Origin, bug: str = "") -> tuple[Case, str]:
+def recorded(origin: Origin | CellOrigin, bug: str = "") -> tuple[Case, str]:
     """Run a seed and return its recorded case, and the first check that failed (empty: none)."""
-    plan = plan_of(
-        origin.seed,
-        messages=origin.messages,
-        members=origin.members,
-        profile=origin.profile,
-        config=origin.config,
-        membership=origin.membership,
-    )
     with plant(bug):
-        world = world_of(plan, record=True)
+        world = origin.world()
         try:
             world.run()
         except LocalProtocolError as error:
             # What the swarm asks for is always possible, so the machine has lost its way; no replay gets further.
             raise NotReproducedError(f"the run breaks off: {error}; repeat it by: {origin.command}") from error
     violations = world.judge.violations
-    return Case(plan.config, world.recorded()), violations[0].check if violations else ""
+    return Case(world.config, world.recorded()), violations[0].check if violations else ""
 
 
 def shrink_seed(
-    origin: Origin,
+    origin: Origin | CellOrigin,
     *,
     bug: str = "",
     most_tries: int = MOST_TRIES,
@@ -466,7 +471,7 @@ def shrink_seed(
     return Shrunk(scenario, check, origin, search.tries)
 
 
-def _smaller_start(origin: Origin, trial: Trial) -> tuple[Case, Origin] | None:
+def _smaller_start(origin: Origin | CellOrigin, trial: Trial) -> tuple[Case, Origin | CellOrigin] | None:
     """Return the same seed with fewer messages, if it fails in the same way: a shorter way down."""
     for messages in _FEWER_MESSAGES:
         if messages < origin.messages:
@@ -477,7 +482,7 @@ def _smaller_start(origin: Origin, trial: Trial) -> tuple[Case, Origin] | None:
     return None
 
 
-def _notes(origin: Origin, bug: str) -> tuple[str, ...]:
+def _notes(origin: Origin | CellOrigin, bug: str) -> tuple[str, ...]:
     source = f"Shrunk from: {origin.command}"
     return (f"A planted bug: {find_mutant(bug).bug}.", source) if bug else (source,)
 

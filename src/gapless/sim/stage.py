@@ -102,7 +102,7 @@ class Stage:
         self.observer = observer
         self.observer.flying = self._flying
         self.sightings = next((check for check in self.judge.checks if isinstance(check, Sightings)), None)
-        self.tracer = Tracer() if trace else None
+        self.tracer = Tracer(script.seed, config, membership=script.membership) if trace else None
         self.on_ready: Callable[[Host, Ready], None] | None = None
         self.on_event: Callable[[], None] | None = None
         self._heap: list[tuple[Any, ...]] = []

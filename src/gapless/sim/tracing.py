@@ -2,105 +2,129 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
-from gapless.core.ready import GROUP, Lost, Started, StateReceived, ViewInstalled
-from gapless.run import Run
 from gapless.sim.naming import life_name
-from gapless.trace.schema import Row
+from gapless.trace import lives as recorded
+from gapless.trace.schema import EVENTS, Row
+from gapless.trace.scribe import Scribe
 
 if TYPE_CHECKING:
-    from gapless.core.ready import Event, Ready, Step
+    from gapless.config import Config
+    from gapless.core.ready import Ready
     from gapless.identity import Address
     from gapless.sim.faults import Crossing
     from gapless.sim.model import Life
     from gapless.sim.script import Action
+    from gapless.trace.scribe import Values
     from gapless.wire import Datagram
+
+_WORDS = {event: event for event in EVENTS}
+_ACTS = frozenset({"CRASH", "PAUSE", "RESUME", "INSTALL", "LEAVE", "CANCEL", "CLOSE", "TUNE", "READ"})
 
 
 class Tracer:
-    """Gathers the rows of a run, in order."""
+    """Gathers the rows of a run, in order, and the lives that they are about."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0, config: Config | None = None, *, membership: bool = False) -> None:
         self.rows: list[Row] = []
+        self.lives: dict[str, Life] = {}
+        self._seed = seed
+        self._config = config
+        self._membership = membership
         self._step = 0
+        self._scribes: dict[str, Scribe] = {}
+        self._counts: dict[str, int] = {}
+        self._present: dict[str, str] = {}
 
     def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
         """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
         self._step += 1
-        where = self._where(t_ns, life)
+        scribe = self._scribe(t_ns, life)
         if said is not None:
-            self.rows.append(Row(*where, "RX", peer=life_name(said.sender)))
-        self.rows.extend(self._row(where, row) for row in ready.trace)
-        self.rows.extend(row for event in ready.events if (row := self._told(where, event)) is not None)
-        for origin, first, last, content, kind, epoch, *_ in ready.deliveries:
-            payload = content.payload if isinstance(content, Run) else content
-            self.rows.append(
-                Row(
-                    *where,
-                    "DELIVER",
-                    life_name(origin),
-                    first,
-                    last,
-                    size_bytes=len(payload),
-                    payload_hash=crc32(payload),
-                    reason="" if kind == GROUP else kind,
-                    epoch=epoch,
-                )
-            )
+            self._write(t_ns, life.name, scribe.row("RX", peer=said.sender))
+        for values in scribe.answer(ready):
+            self._write(t_ns, life.name, values)
 
-    def _where(self, t_ns: int, life: Life) -> tuple[int, int, str, int, int]:
-        view = life.view.id.number if life.view is not None else 0
-        return self._step, t_ns, life.name, life.address.incarnation, view
+    def _scribe(self, t_ns: int, life: Life) -> Scribe:
+        scribe = self._scribes.get(life.name)
+        if scribe is None:
+            by_view = self._config is not None and self._config.row.numbering == "view"
+            scribe = Scribe(life.address, _named, life_name, _WORDS, by_view=by_view)
+            self._scribes[life.name] = scribe
+            self._counts[life.name] = 0
+            self._present[life.name.rstrip("'")] = life.name
+            self.lives[life.name] = life
+            reach = 0 if self._config is None else self._config.reach
+            self._write(t_ns, life.name, scribe.row("BEGIN", high=reach))
+        return scribe
 
-    @staticmethod
-    def _row(where: tuple[int, int, str, int, int], row: Step) -> Row:
-        return Row(
-            *where,
-            row.event,
-            _named(row.origin),
-            row.first,
-            row.last,
-            _named(row.peer),
-            "",
-            row.size_bytes,
-            0,
-            row.low,
-            row.delivered,
-            row.high,
-            row.reason,
-            row.epoch,
-        )
-
-    @staticmethod
-    def _told(where: tuple[int, int, str, int, int], event: Event) -> Row | None:
-        """Return the row of what the application is told of views and streams."""
-        if isinstance(event, ViewInstalled):
-            number, maker = event.view.id
-            names = " ".join(map(life_name, event.view.members))
-            return Row(*where[:4], number, "MEMBERS", life_name(maker), reason=names)
-        if isinstance(event, Started):
-            return Row(*where, "START", life_name(event.origin), event.start + 1)
-        if isinstance(event, Lost):
-            return Row(*where, "LOST", life_name(event.origin), event.first, event.last)
-        if isinstance(event, StateReceived):
-            return Row(*where, "STATE_IN", peer=_named(event.provider), size_bytes=len(event.state))
-        return None
+    def _write(self, t_ns: int, name: str, values: Values, frame_id: str = "") -> None:
+        idx = self._counts[name]
+        self._counts[name] = idx + 1
+        self.rows.append(Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id)))
 
     def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:
         """Write that a datagram crosses a link, and what the network does with it."""
-        where = self._where(t_ns, life)
+        scribe = self._scribe(t_ns, life)
         _, origin, first, last = crossing.label
-        row = Row(*where, "TX", origin, first, last, crossing.target, str(crossing.name), len(crossing.datagram))
-        self.rows.append(row)
+        where: dict[str, Any] = {"seqno": first, "seqno_last": last, "size_bytes": len(crossing.datagram)}
+        values = scribe.row("TX", **where)
+        named = list(values)
+        named[2], named[9] = origin.rstrip("@"), self._present.get(crossing.target, crossing.target)
+        frame_id = str(crossing.name)
+        self._write(t_ns, life.name, tuple(named), frame_id)
         if reason:
-            event = "NET_DROP" if not copies else "NET_DUP" if copies > 1 else "NET_DELAY"
-            self.rows.append(row._replace(event=event, reason=reason))
+            named[0] = "NET_DROP" if not copies else "NET_DUP" if copies > 1 else _FATES.get(reason, "NET_DELAY")
+            named[-1] = reason
+            self._write(t_ns, life.name, tuple(named), frame_id)
 
     def act(self, t_ns: int, action: Action) -> None:
-        """Write that something was done to a member: CRASH, PAUSE, START and the like."""
-        self.rows.append(Row(self._step, t_ns, action.who, 1 + action.who.count("'"), 0, type(action).__name__.upper()))
+        """Write that something was done to a member that lives: CRASH, PAUSE and the like."""
+        name, event = self._present.get(action.who.rstrip("'"), ""), type(action).__name__.upper()
+        meant = name == action.who or self._membership
+        if event in _ACTS and name and meant and self.lives[name].alive:
+            self._step += 1
+            self._write(t_ns, name, self._scribes[name].row(event))
+
+    def mentioned(self, character: str) -> list[recorded.Life]:
+        """Return what the side file of the trace says: the lives of this run, then those that are only spoken of."""
+        assert self._config is not None
+        found = [
+            recorded.own_life(
+                self._seed,
+                name,
+                self._config,
+                {"character": character},
+                member=name.rstrip("'"),
+                mode="full",
+                every=1,
+                clock=recorded.VIRTUAL,
+                stores=life.stored is not None,
+            )
+            for name, life in self.lives.items()
+        ]
+        others = {name for row in self.rows for name in (row.origin, row.to, row.peer)}
+        others.update(name for row in self.rows if row.event == "MEMBERS" for name in row.reason.split())
+        found += [recorded.Life(self._seed, name) for name in sorted(others.difference(self.lives, ("",)))]
+        return found
+
+    def rest(self, t_ns: int) -> None:
+        """Write of every life that is there that the load has ended."""
+        self._mark(t_ns, "REST")
+
+    def end(self, t_ns: int) -> None:
+        """Write of every life that is there that the trace of it is whole."""
+        self._mark(t_ns, "END")
+
+    def _mark(self, t_ns: int, event: str) -> None:
+        self._step += 1
+        for name, scribe in self._scribes.items():
+            if self.lives[name].alive:
+                self._write(t_ns, name, scribe.row(event))
+
+
+_FATES = {"corrupt": "NET_CORRUPT", "truncate": "NET_CORRUPT"}
 
 
 def _named(address: Address | None) -> str:

@@ -161,11 +161,15 @@ class World(Lives):
         if self.script.membership:
             rest_ns = max(rest_ns, 3 * config.heartbeat_interval_ns, 3 * config.merge_interval_ns)
         self.judge.rested_ns = rest_ns
+        if self.tracer is not None:
+            self.tracer.rest(self.now_ns)
         self.run_until(self.now_ns + rest_ns)
         self.judge.resting = False
 
     def close(self) -> None:
         """Let the checks look at the whole run."""
+        if self.tracer is not None:
+            self.tracer.end(self.now_ns)
         self.judge.books = self.network.books
         if self.script.only_loss:
             self.judge.cost = self.network.data_lost, self.network.data_bursts

@@ -11,14 +11,13 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapless.core.ready import Accepted, Delivery, Started, ViewInstalled
+from gapless.core.ready import Delivery, Started, ViewInstalled
 from gapless.errors import GaplessError
 from gapless.sim.seeds import split
 from gapless.soak.plan import Task
-from gapless.trace import Writer
+from gapless.trace import Recorder
 from gapless.transport import Chaos, Handle
 
 if TYPE_CHECKING:
@@ -39,12 +38,12 @@ PATIENCE_S = 60.0
 
 
 class Soaked:
-    """A member that sends numbered messages at a bounded rate, and writes everything down."""
+    """A member that sends numbered messages at a bounded rate, and records everything."""
 
     def __init__(self, task: Task) -> None:
         config = task.plan.config()
         self.task = task
-        self.writer = Writer(Path(task.path), seed=task.plan.seed, reach=config.reach)
+        self.recorder = Recorder(task.folder)
         self.turn = threading.Condition()
         self.view: View | None = None
         self.heard: dict[Address, int] = {}
@@ -52,7 +51,7 @@ class Soaked:
         self._room = threading.Semaphore(IN_FLIGHT)
         self._unsettled: set[Sent] = set()
         self._going = threading.Event()
-        self.handle = Handle("soak", task.open(), config, node=task.node, trace=self.writer.steps)
+        self.handle = Handle("soak", task.open(), config, node=task.node, trace=self.recorder)
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._load, daemon=True).start()
 
@@ -62,7 +61,6 @@ class Soaked:
         handle = self.handle
         while handle.wait() or not handle.is_closed:
             items = handle.take()
-            self.writer.items(self.task.node, items)
             messages = 0
             with self.turn:
                 for item in items:
@@ -97,18 +95,13 @@ class Soaked:
         return b"%d.%d %d " % (self.task.node, self.task.start, self.number) + rng.randbytes(size_bytes)
 
     def _send(self, payload: bytes) -> None:
-        self.writer.offer(self.handle.me, payload)
         sent = self.handle.send([payload])
         self._unsettled.add(sent)
         sent.add_done_callback(lambda _: self._settled(sent))
 
     def _settled(self, sent: Sent) -> None:
-        """Write down the numbers, in the protocol thread, before the message leaves."""
         self._unsettled.discard(sent)
         self._room.release()
-        result = None if sent.cancelled() or sent.exception() is not None else sent.result()
-        if isinstance(result, Accepted):
-            self.writer.accept(self.handle.me, result.first, result.last, sent.payloads[0])
 
     # What the lines of the parent do
 
@@ -140,8 +133,8 @@ class Soaked:
 
     def end(self) -> dict[str, Any]:
         """Write that this life is there at the end; say what was counted."""
-        me = self.handle.me
-        self.writer.rest(me)
+        self.recorder.rest()
+        self.recorder.end()
         chaos = self.handle.transport
         assert isinstance(chaos, Chaos)
         return {"struck": chaos.chain.struck}

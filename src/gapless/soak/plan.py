@@ -77,13 +77,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Task:
-    """What one process is told: the plan, all places and its own, its file, and its how-manyth start it is."""
+    """What one process is told: the plan, all places and its own, the folder of traces, its how-manyth start it is."""
 
     plan: Plan
     places: list[str]
     at: int
     start: int
-    path: str
+    folder: str
 
     @property
     def node(self) -> int:

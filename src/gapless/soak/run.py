@@ -24,7 +24,7 @@ from gapless.bench.processes import SOURCE, free_ports
 from gapless.errors import ConfigError, GaplessError
 from gapless.sim.seeds import split
 from gapless.soak.plan import Plan, Report, Task
-from gapless.trace import Row, check, merged
+from gapless.trace import Row, check, read
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Member:
         self.task = task
         self.memory: list[float] = []
         self._owed = 0
-        self.complaints = Path(task.path).with_suffix(".err")
+        self.complaints = Path(task.folder) / f"member-{task.node}-{task.start}.err"
         with self.complaints.open("w") as complaints:
             self.process = subprocess.Popen(  # noqa: S603 - the command is our own
                 [*network.before(task), sys.executable, "-m", "gapless.soak.member", task.encode()],
@@ -163,7 +163,6 @@ class Soak:
         self.folder = folder
         self.network = network
         self.places = network.places(plan.members)
-        self.paths: list[Path] = []
         self.members: list[Member] = []
         self.former: list[Member] = []
         self._timer = threading.Timer(plan.seconds + LIMIT_S, self._end)
@@ -186,10 +185,7 @@ class Soak:
             member.process.kill()
 
     def _start(self, at: int, start: int) -> Member:
-        path = self.folder / f"member-{at + 1}-{start}.jsonl"
-        path.touch()
-        self.paths.append(path)
-        return Member(Task(self.plan, self.places, at, start, str(path)), self.network)
+        return Member(Task(self.plan, self.places, at, start, str(self.folder)), self.network)
 
     def ask(self, words: str) -> list[dict[str, Any]]:
         """Say a line to all, then hear what each has to say."""
@@ -274,7 +270,12 @@ def soak(
         ends = group.ask("end")
         struck = sum((Counter(end["struck"]) for end in ends), Counter())
         memory = {member.name: member.memory for member in (*group.members, *group.former) if member.memory}
-        return report(plan, list(merged(group.paths)), rested=rested, struck=dict(struck), memory=memory)
+        return report(plan, list(read(group.folder)), rested=rested, struck=dict(struck), memory=memory)
+
+
+def _messages(rows: list[Row], event: str) -> int:
+    """Return how many messages rows of an event are about; the pieces of one count each."""
+    return sum(row.seqno_last - row.seqno + 1 for row in rows if row.event == event)
 
 
 def report(
@@ -287,8 +288,8 @@ def report(
         violations=check(rows),
         rows=len(rows),
         lives=events["BEGIN"],
-        sent=events["ACCEPT"],
-        delivered=events["DELIVER"],
+        sent=_messages(rows, "SEND"),
+        delivered=_messages(rows, "DELIVER"),
         views=len({(row.view, row.origin) for row in rows if row.event == "MEMBERS"}),
         expelled=events["EXPELLED"],
         naks=events["NAK_OUT"],

@@ -2,8 +2,27 @@
 
 from gapless.trace.checks import CHECKS, check
 from gapless.trace.facts import Facts, Violation
-from gapless.trace.reader import merged, read
-from gapless.trace.schema import COLUMNS, EVENTS, Row
-from gapless.trace.writer import Writer
+from gapless.trace.lives import Life
+from gapless.trace.reader import lives_of, read
+from gapless.trace.recorder import Recorder
+from gapless.trace.schema import CODES, COLUMNS, EVENTS, NAMES, Row, life_id
+from gapless.trace.sealing import Sealed, seal
 
-__all__ = ["CHECKS", "COLUMNS", "EVENTS", "Facts", "Row", "Violation", "Writer", "check", "merged", "read"]
+__all__ = [
+    "CHECKS",
+    "CODES",
+    "COLUMNS",
+    "EVENTS",
+    "NAMES",
+    "Facts",
+    "Life",
+    "Recorder",
+    "Row",
+    "Sealed",
+    "Violation",
+    "check",
+    "life_id",
+    "lives_of",
+    "read",
+    "seal",
+]

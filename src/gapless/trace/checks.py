@@ -50,44 +50,37 @@ def gapless_prefix(facts: Facts) -> Iterator[Violation]:
     Of a message in pieces that had begun before the start the rest cannot be handed out: delivery begins behind it.
     What a state covers is not in the trace: whoever was given one may begin anywhere.
     """
-    inside = {
-        (row.origin, number): row.seqno_last + 1
-        for row in facts.of("ACCEPT")
-        for number in range(row.seqno + 1, row.seqno_last + 1)
-    }
     starts: dict[Stream, list[int]] = {}
     for row in facts.among("START", "LOST"):
         first = row.seqno if row.event == "START" else row.seqno_last + 1
-        starts.setdefault((row.member, row.origin), []).append(inside.get((row.origin, first), first))
+        key = row.member, row.origin
+        starts.setdefault(key, []).append(_behind(facts, key, first))
     due: dict[Stream, int] = {}
-    given = {row.member for row in facts.of("STATE_IN")}
     for row in facts.of("DELIVER"):
         key = row.member, row.origin
-        wanted = due.get(key, 1 if row.member == row.origin else 0)
+        wanted = _behind(facts, key, due.get(key, 1 if row.member == row.origin else 0))
         if row.seqno > wanted:
             told = starts.get(key, [])
             if row.seqno in told:
                 told.remove(row.seqno)
-            elif key in due or row.member not in given:
+            elif key in due or row.member not in facts.given:
                 yield _wrong("S3", row, f"delivers {row.seqno} of {row.origin}, {wanted or 'no start'} is next")
         due[key] = max(wanted, row.seqno_last + 1)
 
 
-def integrity(facts: Facts) -> Iterator[Violation]:
-    """S4: the bytes delivered are the bytes sent.
+def _behind(facts: Facts, key: Stream, seqno: int) -> int:
+    """Return the first message from ``seqno`` on that is to be handed out."""
+    stepped_over = facts.stepped_over.get(key, ())
+    while seqno in stepped_over:
+        seqno += 1
+    return seqno
 
-    Of a send whose numbers a killed process could not write down any more: bytes that an application gave.
-    """
-    accepted = {(row.origin, row.seqno): row for row in facts.of("ACCEPT")}
-    if not accepted:
-        return
-    offered = {row.payload_hash for row in facts.of("OFFER")}
+
+def integrity(facts: Facts) -> Iterator[Violation]:
+    """S4: the bytes delivered are the bytes sent, wherever a hash of the same messages was written at both."""
+    sent = {(row.origin, row.hash_first, row.seqno_last): row.hash for row in facts.of("SEND")}
     for row in facts.of("DELIVER"):
-        sent = accepted.get((row.origin, row.seqno))
-        if sent is None:
-            if row.payload_hash not in offered or row.origin in facts.at_end:
-                yield _wrong("S4", row, f"delivers bytes as {_range(row)} of {row.origin} that nobody gave")
-        elif (sent.seqno_last, sent.payload_hash) != (row.seqno_last, row.payload_hash):
+        if sent.get((row.origin, row.hash_first, row.seqno_last), row.hash) != row.hash:
             yield _wrong("S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent")
 
 

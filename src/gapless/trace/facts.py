@@ -33,6 +33,13 @@ class Facts:
         self._members = {(row.member, row.view): tuple(row.reason.split()) for row in self.of("MEMBERS")}
         self.reach = {row.member: row.high for row in self.of("BEGIN") if row.high}
         self.at_end = {row.member: row for row in self.of("REST")}
+        self.given = {row.member for row in self.of("STATE_IN")}
+        self.stepped_over: dict[tuple[str, str], set[int]] = {}
+        """What a reader is not handed of an origin, by right: own messages, pieces of what began before its start."""
+        for row in self.among("SEND", "DROPPED", "LOST"):
+            if row.reason in {"not back", "headless", "oversized"}:
+                numbers = range(row.seqno, row.seqno_last + 1)
+                self.stepped_over.setdefault((row.member, row.origin), set()).update(numbers)
 
     def of(self, event: str) -> list[Row]:
         """Return the rows of one event."""

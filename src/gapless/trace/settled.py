@@ -17,41 +17,33 @@ def delivery(facts: Facts) -> Iterator[Violation]:
     """L1: whatever a life has sent since another became a member of its view, that one has delivered."""
     delivered: dict[tuple[str, str], set[int]] = {}
     for row in facts.of("DELIVER"):
-        delivered.setdefault((row.member, row.origin), set()).add(row.seqno)
+        delivered.setdefault((row.member, row.origin), set()).update(range(row.seqno, row.seqno_last + 1))
     owed = _owed(facts)
     for origin, end in facts.at_end.items():
         for member, numbers in owed.get(origin, {}).items():
             if member not in facts.at_end:
                 continue
-            missing = numbers - delivered.get((member, origin), set())
+            has = delivered.get((member, origin), set())
+            if member in facts.given:
+                # What its state covers is not handed out; after that nothing may be missing.
+                numbers = {number for number in numbers if number >= min(has, default=number + 1)}
+            missing = numbers - has - facts.stepped_over.get((member, origin), set())
             if missing:
                 message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
                 yield Violation("L1", end.t_ns, origin, message)
 
 
 def _owed(facts: Facts) -> dict[str, dict[str, set[int]]]:
-    """Return by origin and member the first seqnos of the messages that the member is to have.
-
-    A message counts from its first piece on: one that was under way when a member came is not for it.
-    """
+    """Return by origin and member what the member is to have."""
     owed: dict[str, dict[str, set[int]]] = {}
-    high: dict[str, int] = {}
-    since: dict[tuple[str, str], int] = {}
-    for row in facts.among("SEND", "VIEW", "ACCEPT"):
-        me = row.member
-        mine = owed.setdefault(me, {})
+    for row in facts.among("SEND", "VIEW"):
+        mine = owed.setdefault(row.member, {})
         if row.event == "SEND":
-            high[me] = row.seqno_last
-        elif row.event == "ACCEPT":
-            for member, numbers in mine.items():
-                if row.seqno > since[me, member]:
-                    numbers.add(row.seqno)
+            for numbers in mine.values():
+                numbers.update(range(row.seqno, row.seqno_last + 1))
         else:
             members = facts.members(row) or ()
-            owed[me] = {member: mine.get(member, set()) for member in members}
-            for member in members:
-                if member not in mine:
-                    since[me, member] = 0 if member == me else high.get(me, 0)
+            owed[row.member] = {member: mine.get(member, set()) for member in members}
     return owed
 
 

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
+from gapless.identity import Address
 from gapless.sim.faults import NEVER_NS, Chain, Crossing
 from gapless.sim.naming import NOISE, label_of, node_name
 from gapless.wire import decode
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gapless.transport.base import Selectable, Transport
 
 _NODE = Struct("<16xQ")
+_SENDER = Struct("<16xQQ")
 
 
 class Chaos:
@@ -56,6 +58,7 @@ class Chaos:
         self._late: list[tuple[int, int, bytes]] = []
         self._serial = count(1)
         self._times: dict[tuple[Label, str], int] = {}
+        self._watcher: Callable[[Address], None] | None = None
 
     @property
     def deadline_ns(self) -> int | None:
@@ -64,6 +67,10 @@ class Chaos:
         if self._late:
             due_ns.append(self._late[0][0])
         return min(due_ns, default=None)
+
+    def watch(self, watcher: Callable[[Address], None]) -> None:
+        """Tell ``watcher`` the sender of every datagram that never arrives."""
+        self._watcher = watcher
 
     def sockets(self) -> Sequence[Selectable]:
         """Return what to wait for."""
@@ -74,6 +81,8 @@ class Chaos:
         now_ns = time.monotonic_ns()
         for datagram in self.transport.receive(limit):
             copies, _ = self.chain.cross(self._crossing(datagram), 0, now_ns)
+            if not copies and self._watcher is not None and len(datagram) >= _SENDER.size:
+                self._watcher(Address(*_SENDER.unpack_from(datagram)))
             for copy in copies:
                 heappush(self._late, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
         arrived: list[bytes] = []

@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from gapless.transport.seat import Seat
 
 
-def pump(readies: Iterable[Ready], seat: Seat, now_ns: int) -> None:
+def pump(readies: Iterable[Ready], seat: Seat) -> None:
     """Work through answers of a machine in their order.
 
-    Places first, since datagrams go there; then all datagrams in one go; then what is for the application.
+    Places first, since datagrams go there; then all datagrams in one go; then what is for the application. What is
+    recorded is written before either.
     """
     transmits: list[Transmit] = []
     for ready in readies:
         if ready.events:
             seat.transport.book.note(ready.events)
         transmits += ready.transmits
-        seat.put(ready, now_ns)
+        seat.put(ready)
+    if seat.trace is not None:
+        seat.record(transmits)
     if transmits:
         seat.transport.send(transmits)
     seat.hand_over()
@@ -133,11 +136,11 @@ class Driver:
             return
         try:
             if due or seat.has_commands:
-                pump(seat.commands(now_ns), seat, now_ns)
+                pump(seat.commands(now_ns), seat)
             if readable or due:
-                pump(seat.datagrams(now_ns), seat, now_ns)
+                pump(seat.datagrams(now_ns), seat)
             for ready in seat.ticks(now_ns):
-                pump((ready,), seat, now_ns)  # alone, since what a tick may install is a view
+                pump((ready,), seat)  # alone, since what a tick may install is a view
             seat.follow()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             seat.fail(error)
@@ -159,6 +162,8 @@ class Driver:
         if driver is not None:
             for seat in [*driver._seats, *driver._new]:
                 seat.transport.close()
+                if seat.trace is not None:
+                    seat.trace.forget()
             driver._selector.close()
             driver._bell.close()
             driver._rope.close()

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.core.participant import Participant
-    from gapless.core.ready import Ready, Step
+    from gapless.core.ready import Ready
     from gapless.identity import Address, Roster
+    from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item
 
@@ -51,9 +52,9 @@ class Handle:
     """One member of the group called ``group``, over ``transport``; it begins to look for the group at once.
 
     ``name`` makes it durable, ``join`` are options of ``Participant.join``, ``rejoin`` says whether an expelled life is
-    followed by another. ``woken`` is called when there is something to take, and ``trace`` with the rows of the trace,
-    both by the protocol thread: they must be quick, and must not hold the handle if its end is to be noticed: a handle
-    that nobody holds any more leaves.
+    followed by another. ``woken`` is called when there is something to take, by the protocol thread: it must be quick,
+    and must not hold the handle if its end is to be noticed: a handle that nobody holds any more leaves. ``trace``
+    writes down everything that happens.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Handle:
         join: Mapping[str, Any] | None = None,
         rejoin: bool = True,
         woken: Callable[[], None] | None = None,
-        trace: Callable[[int, Address, Sequence[Step]], None] | None = None,
+        trace: Recorder | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -217,8 +218,11 @@ class Handle:
         if not self.is_closed:
             self._post(self._seat.stop)
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits."""
+    def close(self, timeout_s: float | None = None, *, seal: bool = True) -> None:
+        """Leave within ``timeout_s`` (None: within ``leave_timeout``), then end at once whatever still waits.
+
+        What was recorded is sealed, unless ``seal`` says that there is no time for that.
+        """
         self._check_process()
         self.leave()
         if threading.current_thread() is self._driver.thread:
@@ -227,6 +231,8 @@ class Handle:
             self.stop()
             self._outbox.wait_for_end(STOP_S)
         self.transport.book.discovery.close()
+        if self._seat.trace is not None:
+            self._seat.trace.close(seal=seal)
 
     # Commands
 
@@ -283,7 +289,7 @@ def _close_all() -> None:
         handle.leave()
     until_s = time.monotonic() + EXIT_S
     for handle in mine:
-        handle.close(max(0.0, until_s - time.monotonic()))
+        handle.close(max(0.0, until_s - time.monotonic()), seal=False)
 
 
 atexit.register(_close_all)

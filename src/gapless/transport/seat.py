@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.config import Config
-    from gapless.core.ready import Delivery, Event, Ready, Step
+    from gapless.core.ready import Delivery, Event, Ready, Transmit
+    from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
 
@@ -42,6 +43,8 @@ TICKS_A_TURN = 16
 
 BEHIND_NS = 20_000_000
 """So long the clock waits for datagrams that have come and are not read yet."""
+
+_LOOKS = 5
 
 
 class Call(NamedTuple):
@@ -65,7 +68,7 @@ class Seat:
         *,
         join: Mapping[str, Any],
         rejoin: bool,
-        trace: Callable[[int, Address, Sequence[Step]], None] | None,
+        trace: Recorder | None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -83,7 +86,10 @@ class Seat:
         self._outstanding = self._former = 0
         self._node, self._name = node, name
         self._join = dict(join)
-        self._trace = trace
+        self.trace = trace
+        watch: Callable[[Callable[[Address], None]], None] | None = getattr(transport, "watch", None)
+        if trace is not None and watch is not None:
+            watch(trace.dropped)
         self._expelled = self._behind = False
         self.participant = self._new_life(time.time_ns())
         self.calls.append(Call(self._begin))
@@ -93,6 +99,10 @@ class Seat:
     def _new_life(self, incarnation: int) -> Participant:
         place = Place(Address(self._node, incarnation), self._name, self.transport.locator.encode())
         group = group_id(self.group)
+        now_ns = wall_ns()
+        if self.trace is not None:
+            called, stores = self._name or str(self.transport.locator), bool(self._join.get("stores"))
+            self.trace.begin(place.address, self.config, now_ns, member=called, stores=stores)
         self.transport.book.announce(place, group, repairs=self.config.retransmits)
         return Participant(
             place.address,
@@ -101,8 +111,8 @@ class Seat:
             Random(),
             name=place.name,
             locator=place.locator,
-            tracing=self._trace is not None,
-            wall_ns=time.time_ns() - time.monotonic_ns(),
+            tracing=self.trace is not None,
+            wall_ns=now_ns,
         )
 
     def _begin(self, now_ns: int) -> Ready:
@@ -185,7 +195,7 @@ class Seat:
 
     # What comes out
 
-    def put(self, ready: Ready, now_ns: int) -> None:
+    def put(self, ready: Ready) -> None:
         """Keep what is for the application, in its order."""
         if ready.deliveries:
             self._messages += sum([delivery.message_count for delivery in ready.deliveries])
@@ -195,8 +205,16 @@ class Seat:
             self._notice(events)
         else:
             self._items += ready.deliveries
-        if ready.trace and self._trace is not None:
-            self._trace(now_ns, self.participant.me, ready.trace)
+        if self.trace is not None:
+            self.trace.answer(ready)
+
+    def record(self, transmits: Sequence[Transmit]) -> None:
+        """Write down what has happened, before anybody can notice it."""
+        assert self.trace is not None
+        self.trace.flush(transmits)
+        if self.trace.stopped and "tracestopped" not in self.told:
+            self.told["tracestopped"] = 1
+            log.error("%s: the trace in %s ends here: %s", self.group, self.trace.folder, self.trace.stopped)
 
     def _notice(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -232,6 +250,8 @@ class Seat:
     def end(self) -> None:
         """Let go of the network, and tell everything that waits."""
         self.ended = True
+        if self.trace is not None:
+            self.trace.end(whole=self.error is None)
         self.transport.book.discovery.withdraw()
         self.transport.close()
         self._outbox.end()
@@ -248,6 +268,15 @@ class Seat:
     def closed_error(self) -> GaplessError:
         """Return what to tell whoever wants something of a member that has ended."""
         return self.error or ClosedError(f"this member of {self.group} is closed: join again")
+
+
+def wall_ns() -> int:
+    """Return how far the time of day is ahead of the monotonic clock; of several looks the one that took the least."""
+    found = []
+    for _ in range(_LOOKS):
+        before_ns, day_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        found.append((after_ns - before_ns, day_ns - (before_ns + after_ns) // 2))
+    return min(found)[1]
 
 
 def in_order(deliveries: list[Delivery], events: list[Event], before_view: int) -> list[Item]:

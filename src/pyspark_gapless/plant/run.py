@@ -106,7 +106,7 @@ class _Run:
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self._telling("Spark starts"))
-            spark = stack.enter_context(_session(self.plan.master, self.plan.output / "spark.log"))
+            spark = stack.enter_context(quiet_session(self.plan.master, self.plan.output / "spark.log"))
             stack.enter_context(_driver_lock(spark, self.plan.output / "driver.lock"))
             self.pipeline.prepare()
             self._rows_before = self.pipeline.bronze.rows
@@ -318,13 +318,18 @@ class _Followed:
 
 
 @contextmanager
-def _session(master: str | None, log_path: Path) -> Iterator[SparkSession]:
-    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file."""
+def quiet_session(
+    master: str | None, log_path: Path, name: str = NAME, settings: Mapping[str, object] | None = None
+) -> Iterator[SparkSession]:
+    """Give a session, and end it if it was not there before; what the JVM and all that it starts say goes to a file.
+
+    ``settings`` are those of a session that is started here; one that is there keeps its own.
+    """
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
     with _errors_into(log_path), _own_interrupts():
-        spark = session(NAME, master=master, log_level="WARN")
+        spark = session(name, master=master, settings=None if before else settings, log_level="WARN")
     try:
         yield spark
     finally:

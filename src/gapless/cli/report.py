@@ -1,0 +1,168 @@
+"""``gapless report``: a run or a sweep as one page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.errors import ConfigError, GaplessError
+from gapless.report import render, shaped, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FIGURES = "figures.json"
+"""The file with figures that a folder may hold."""
+PAGE = "report.html"
+"""What the page of a folder is called, in that folder."""
+MOST_BYTES = 200_000_000
+"""A larger file is not figures: their lists are bounded."""
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page (default: beside PATH)."
+)
+@click.option("--title", default=None, metavar="TEXT", help="The title of the page.")
+@click.option("--master", metavar="URL", help="Where Spark runs, for a trace; local[*] by default (docs/spark.md).")
+@json_option
+def report(path: Path, output: Path | None, title: str | None, master: str | None, as_json: bool) -> int:
+    """Make one page of a run or a sweep: the verdict first, then pictures, each with its table.
+
+    PATH is the folder of a trace, which is checked and measured on Spark first; the --output of gapless sweep; a folder
+    with a figures.json, such as that of gapless demo; or such a file itself. The page is one file and needs no network.
+    With --json the figures are printed and no page is made; saved as a file, they are a PATH. Exits with 1 if the page
+    reports violations. docs/report.md says more.
+    """
+    with _shown(quiet=as_json) as tell:
+        figures = load(path, master=master, tell=tell)
+    if title is not None:
+        figures["title"] = title
+    elif not figures.get("title"):
+        figures["title"] = path.resolve().name
+    whole = _shaped(path, figures)
+    if as_json:
+        print_json(figures)
+    else:
+        page = output or _beside(path)
+        page.write_text(render(whole), encoding="utf-8")
+        _show(page, whole)
+    return 1 if _violations(whole) else 0
+
+
+def _beside(path: Path) -> Path:
+    return path / PAGE if path.is_dir() else path.with_suffix(".html")
+
+
+def _shaped(path: Path, figures: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return shaped(figures)
+    except GaplessError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _violations(figures: dict[str, Any]) -> int:
+    if figures["kind"] == "sweep":
+        return int(figures["violations"] or figures["failed"])
+    verdict = figures["verdict"]
+    return int(verdict["violations"]) or int(figures["judged"] and not verdict["ok"])
+
+
+# What is given
+
+
+def load(path: Path, *, master: str | None = None, tell: Callable[[str, float], None] | None = None) -> dict[str, Any]:
+    """Return the figures of whatever ``path`` is: a file, a trace, a sweep, or a folder with figures."""
+    if path.is_file():
+        return _read(path)
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such file or folder; expected a trace, a sweep, or a {FIGURES}")
+    if (path / FIGURES).is_file():
+        return _read(path / FIGURES)
+    if next((path / "runs").glob("[!.]*.parquet"), None) is not None and not (path / "lives.jsonl").exists():
+        return _sweep(path)
+    if next(path.rglob("lives.jsonl"), None) is not None:
+        return _trace(path, master, tell)
+    raise ConfigError(
+        f"{path}: nothing to report on is there; expected the folder of a trace (with lives.jsonl), the --output of "
+        f"gapless sweep (with runs/*.parquet), or a folder with {FIGURES}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > MOST_BYTES:
+        raise ConfigError(f"{path}: figures are never larger than {words.size(MOST_BYTES)}; is this another file?")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected figures as JSON, as gapless report --json prints them: {error}") from None
+    return dict(_shaped_enough(path, found))
+
+
+def _shaped_enough(path: Path, found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected a JSON object with the figures of a run or a sweep")
+    if "kind" not in found and {"cells", "hunts", "failures"} <= found.keys():
+        # What gapless sweep --json prints is the same, without a kind.
+        return {"kind": "sweep", **found}
+    return found
+
+
+def _sweep(path: Path) -> dict[str, Any]:
+    try:
+        from pyspark_gapless.sweep.figures import figures
+    except ImportError as error:
+        raise ConfigError(
+            f"{error}: the results of a sweep are read with pyarrow; pip install 'gapless[spark]'"
+        ) from None
+    return figures(path)
+
+
+def _trace(path: Path, master: str | None, tell: Callable[[str, float], None] | None) -> dict[str, Any]:
+    try:
+        from pyspark_gapless.report import trace_figures
+    except ImportError as error:
+        raise ConfigError(f"{error}: a trace is checked on Spark; pip install 'gapless[spark]'") from None
+    return trace_figures(path, master=master, tell=tell)
+
+
+# What is shown
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """Show on standard error what is done, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _what, _share: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reads", total=1.0)
+        yield lambda what, share: progress.update(task, description=what, completed=share)
+
+
+def _show(page: Path, figures: dict[str, Any]) -> None:
+    from gapless.report.page import judgement
+
+    verdict = judgement(figures)
+    rows = [("verdict", verdict.headline), ("page", escape(str(page))), ("size", words.size(page.stat().st_size))]
+    console().print(make_table(escape(figures["title"]), ("what", "value"), rows))
+
+
+__all__ = ["load", "report"]

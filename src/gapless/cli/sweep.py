@@ -1,0 +1,309 @@
+"""``gapless sweep``: simulated runs by the thousand, spread over Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gapless import __version__
+from gapless.cli.output import console, found_mutant, json_option, make_table, mutant_option, print_json
+from gapless.cli.pipeline import ended_by
+from gapless.cli.sim import MOST_SEED, cores
+from gapless.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark_gapless.sweep.cells import Cell
+    from pyspark_gapless.sweep.run import Done, Plan, Progress as Stand
+    from pyspark_gapless.sweep.summary import CellSummary, HuntSummary, Summary
+
+    Figure = Callable[[CellSummary], str]
+
+SHOWN_FAILURES = 10
+"""So many failures are printed; --json and the table of results have more."""
+GRID_SEEDS, HUNT_SEEDS = 10, 300
+"""Seeds for each cell if nobody says how many."""
+INTERRUPTED = 130
+ENDING = "what is under way is still kept"
+
+
+@click.command()
+@click.option("--grid", "grid_file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with the cells.")
+@click.option("--preset", metavar="NAME", help="Cells that are at hand: protocols or hunt.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100_000_000),
+    metavar="N",
+    help=f"Seeds for each cell.  [default: {GRID_SEEDS}; {HUNT_SEEDS} for a hunt]",
+)
+@click.option("--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--output",
+    default="gapless-sweep",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where results are kept; what is there is not done again.",
+)
+@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
+@click.option("--no-spark", is_flag=True, help="Use processes of this machine instead of Spark.")
+@click.option("--workers", type=click.IntRange(1, 256), help="How many processes, with --no-spark.")
+@click.option("--print-grid", is_flag=True, help="Print the grid file of the --preset, to start one's own from.")
+@mutant_option
+@json_option
+def sweep(  # noqa: PLR0917 - one parameter per option
+    grid_file: Path | None,
+    preset: str | None,
+    seeds: int | None,
+    first: int,
+    output: Path,
+    master: str | None,
+    no_spark: bool,
+    workers: int | None,
+    print_grid: bool,
+    mutant: str,
+    as_json: bool,
+) -> int:
+    """Run every cell of a grid with many seeds, on Spark, and keep a row of results for each run.
+
+    A grid file names profiles, group sizes, losses and knobs; every combination is a cell. The preset "protocols"
+    compares all profiles; "hunt" draws whole groups and faults from the seeds and looks for violations. A sweep that
+    was stopped or killed goes on where it was if it is started again with the same --output. Runs that fail are listed
+    with the commands that repeat and shrink them. Exits with 1 if there are any, or if a hunt of all profiles never saw
+    something that must happen. docs/sweep.md says more.
+    """
+    if (grid_file is None) == (preset is None):
+        raise click.UsageError("give either a --grid FILE or a --preset: protocols or hunt")
+    if master is not None and no_spark:
+        raise click.UsageError("--master says where Spark runs, and --no-spark that it does not; give one of them")
+    if workers is not None and not no_spark:
+        raise click.UsageError("--workers goes with --no-spark; Spark has as many as its --master says")
+    from pyspark_gapless.sweep import grid
+    from pyspark_gapless.sweep.run import Plan, run
+
+    if print_grid:
+        if preset is None:
+            raise click.UsageError("--print-grid prints the grid of a --preset")
+        click.echo(grid.preset(preset), nl=False)
+        return 0
+    cells = grid.load_grid(grid_file) if grid_file is not None else grid.read_grid(grid.preset(preset or ""))
+    cells = grid.with_mutant(cells, found_mutant(mutant))
+    count = seeds or (HUNT_SEEDS if all(cell.loss_percent is None for cell in cells) else GRID_SEEDS)
+    last = first + count
+    if last > MOST_SEED:
+        raise click.UsageError(f"--first {first} with {count} seeds goes beyond the last one, {MOST_SEED}")
+    plan = Plan(cells, range(first, last), output, master, (workers or cores()) if no_spark else None)
+    stop = threading.Event()
+    began_s = perf_counter()
+    with ended_by(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as tell:
+        done = run(plan, tell, stop)
+    wall_s = perf_counter() - began_s
+    if as_json:
+        print_json(as_dict(plan, done, wall_s))
+    else:
+        show(plan, done, wall_s)
+    if stop.is_set():
+        return INTERRUPTED
+    return 0 if done.summary.ok else 1
+
+
+@contextmanager
+def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
+    """Show how far it is, on standard error, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    # A copy of the descriptor: while Spark starts, the other one leads to its log.
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
+        screen = Console(file=file, force_terminal=True)
+        with Progress(*columns, console=screen, transient=True, speed_estimate_period=120) as progress:
+            task = progress.add_task("Spark starts" if spark else "runs", total=None, rate="")
+
+            def tell(stand: Stand) -> None:
+                failed = f", {stand.failed:,} failed" if stand.failed else ""
+                label = f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
+                rate = f"{stand.per_s:.1f}/s" if stand.done > stand.before else ""
+                progress.update(task, total=stand.total, completed=stand.done, rate=rate, description=label)
+
+            yield tell
+
+
+# What is printed
+
+
+def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    from pyspark_gapless.sweep.cells import code_digest
+
+    progress = done.progress
+    return {
+        "output": str(plan.output),
+        "version": __version__,
+        "code": code_digest(),
+        "first": plan.seeds.start,
+        "seeds": len(plan.seeds),
+        "spark": plan.workers is None,
+        "slots": done.slots,
+        "done_before": progress.before,
+        "done_now": progress.done - progress.before,
+        "wall_seconds": round(wall_s, 3),
+        "runs_per_second": round(progress.per_s, 2) if progress.done > progress.before else None,
+        **done.summary.as_dict(),
+    }
+
+
+def show(plan: Plan, done: Done, wall_s: float) -> None:
+    """Print what came of a sweep."""
+    screen, summary, progress = console(), done.summary, done.progress
+    if summary.cells:
+        for title, figures in TABLES.items():
+            screen.print(grid_table(title, summary.cells, figures))
+    if summary.hunts:
+        show_hunts(summary.hunts)
+    show_failures(summary)
+    now = progress.done - progress.before
+    before = f", {progress.before:,} were there" if progress.before else ""
+    speed = f" at {progress.per_s:.1f}/s" if now else ""
+    screen.print(f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}", soft_wrap=True)
+    if summary.missing:
+        screen.print(f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow")
+    verdict = f"{summary.violations:,} violations in {summary.runs:,} runs"
+    failed = f", {summary.failed:,} runs failed" if summary.failed else ""
+    screen.print(verdict + failed, style="bold green" if summary.ok else "bold red", highlight=False)
+
+
+def _axes(cells: Sequence[Cell]) -> list[str]:
+    """Return what to call the cells by: the profile last, before it whatever they differ in."""
+    told = [cell.described() for cell in cells]
+    names = list(dict.fromkeys(name for one in told for name in one))
+    differ = [name for name in names if len({one.get(name, "") for one in told}) > 1]
+    return [*(name for name in differ if name not in {"profile", "kind"}), "profile"]
+
+
+def grid_table(title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]) -> Table:
+    """Return a line for each cell, profiles of the same conditions together."""
+    axes = _axes([part.cell for part in parts])
+    conditions = [tuple(part.cell.described().get(name, "") for name in axes[:-1]) for part in parts]
+    figures = {
+        name: figure for name, figure in figures.items() if name != "stalls" or any(p.sums["stalls"] for p in parts)
+    }
+    order = {condition: number for number, condition in enumerate(dict.fromkeys(conditions))}
+    both = sorted(zip(conditions, parts, strict=True), key=lambda pair: order[pair[0]])
+    rows = [
+        (*condition, part.cell.profile or "", *(figure(part) for figure in figures.values()))
+        for condition, part in both
+    ]
+    table = make_table(title, (*axes, *figures), rows)
+    table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 0, 0, 0)
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number < len(axes)
+        column.justify = "left" if number < len(axes) else "right"
+    for row, (condition, _), (following, _) in zip(table.rows, both, both[1:], strict=False):
+        row.end_section = condition != following
+    return table
+
+
+def _share(part: CellSummary) -> str:
+    """Return how much was delivered; only all of it is 100 %."""
+    delivered, expected = part.sums["delivered"], part.sums["expected"]
+    return "100 %" if delivered == expected else f"{min(100 * delivered / max(1, expected), 99.9):.1f} %"
+
+
+def _per_loss(part: CellSummary) -> str:
+    repairs = part.repairs_per_loss()
+    return "-" if repairs is None else f"{repairs:.2f}"
+
+
+def _ms(value_ns: int | None) -> str:
+    return "never" if value_ns is None else f"{value_ns / NS_PER_MS:,.1f}"
+
+
+TABLES: dict[str, dict[str, Figure]] = {
+    "Delivery; times are virtual": {
+        "runs": lambda part: f"{part.runs:,}",
+        "got": _share,
+        "per s": lambda part: f"{part.per_second():,.0f}",
+        "p50 ms": lambda part: _ms(part.percentile_ns(50)),
+        "p99 ms": lambda part: _ms(part.percentile_ns(99)),
+        "max ms": lambda part: _ms(part.mosts.get("max_ns")),
+        "window": lambda part: f"{part.mosts.get('peak_window', 0):,}",
+        "stalls": lambda part: f"{part.sums['stalls']:,}",
+        "failed": lambda part: f"{part.failed:,}",
+    },
+    "Cost: repairs for each lost frame; frames and bytes for each delivery": {
+        "repairs": _per_loss,
+        "acks": lambda part: f"{part.per_message('ack'):.3f}",
+        "naks": lambda part: f"{part.per_message('nak'):.3f}",
+        "tails": lambda part: f"{part.per_message('tail'):.3f}",
+        "votes": lambda part: f"{part.per_message('stability'):.3f}",
+        "all": lambda part: f"{part.frames.total() / max(1, part.sums['delivered']):.3f}",
+        "bytes": lambda part: f"{part.sizes_bytes.total() / max(1, part.sums['delivered']):.1f}",
+    },
+}
+"""The tables of a grid, by title, and what stands in their columns."""
+
+
+def show_hunts(hunts: Sequence[HuntSummary]) -> None:
+    """Print the books of the hunts, side by side."""
+    screen = console()
+    names = [hunt.kind for hunt in hunts]
+    books = [hunt.as_dict() for hunt in hunts]
+    plain = ("seeds", "events", "steps", "messages", "simulated_seconds", "failed", "violations", "digest")
+    rows = [(name.replace("_", " "), *(_cell(book[name]) for book in books)) for name in plain]
+    rows += [(name, *(_counts(book[name]) for book in books)) for name in ("profiles", "characters")]
+    screen.print(make_table("Groups drawn from seeds", ("what", *names), rows))
+    faults = sorted({fault for book in books for fault in book["faults"]})
+    struck = [(fault, *(book["faults"].get(fault, 0) for book in books)) for fault in faults]
+    screen.print(make_table("Faults that struck", ("fault", *names), struck))
+    for hunt in hunts:
+        seen = len(hunt.must_happen) - len(hunt.never_seen)
+        screen.print(f"{hunt.kind}: {seen} of {len(hunt.must_happen)} situations that must happen were seen")
+        if hunt.never_seen:
+            style = "red" if hunt.thorough else "yellow"
+            screen.print(f"  never seen: {', '.join(hunt.never_seen)}", style=style, soft_wrap=True, highlight=False)
+        if not hunt.failed and hunt.runs:
+            share = f"{100 * hunt.bound:.2g} %"
+            screen.print(
+                f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such runs", highlight=False
+            )
+
+
+def _counts(counted: dict[str, int]) -> str:
+    return ", ".join(f"{key} {count:,}" for key, count in counted.items())
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
+
+
+def show_failures(summary: Summary) -> None:
+    """Print the runs that failed, with what repeats and what shrinks them."""
+    screen = console()
+    for failure in summary.failures[:SHOWN_FAILURES]:
+        drawn = f" ({failure.profile})" if failure.profile else ""
+        screen.print(f"seed {failure.seed}{drawn}: {failure.what}", style="red", soft_wrap=True, markup=False)
+        for name, command in (("replay", failure.replay), ("shrink", failure.shrink)):
+            if command is not None:
+                screen.print(f"  {name}: {command}", soft_wrap=True, markup=False, highlight=False)
+    if summary.failed > SHOWN_FAILURES:
+        screen.print(f"… and {summary.failed - SHOWN_FAILURES:,} more: --json lists them")

@@ -1,0 +1,177 @@
+"""The page around everything: one file, no script or style from elsewhere, nothing that talks to a network."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.report import group, latency, load, palette, pipeline, repairs, sequence, verdict, windows
+from gapless.report.markup import Html, called, tag
+from gapless.report.plot import shapes
+from gapless.report.shape import shaped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.report.verdict import Judgement
+
+_HERE = Path(__file__).parent
+_GROUP = "Who was there, and which views they agreed on."
+_LATENCY = "From a send to its delivery at another member."
+_REPAIRS = "A gap is noticed, asked for, sent again."
+_WINDOWS = "What members keep, because somebody may still need it."
+
+
+class Section(NamedTuple):
+    """A part of the page with a heading, and its name in the bar at the top."""
+
+    ident: str
+    name: str
+    heading: str
+    lead: str
+    body: Html | None
+
+
+def render(figures: object) -> str:
+    """Return the page for the figures of a run or a sweep."""
+    whole = shaped(figures)
+    if whole["kind"] == "sweep":
+        from gapless.report import sweep
+
+        judgement, card = sweep.card(whole)
+        parts = sweep.sections(whole)
+        what = "sweep"
+    else:
+        judgement, card = verdict.run_card(whole)
+        parts = _run_sections(whole)
+        what = "run"
+    return _page(whole, what, judgement, card, parts)
+
+
+def judgement(figures: object) -> Judgement:
+    """Return what the page says first: whether all is well."""
+    whole = shaped(figures)
+    if whole["kind"] == "sweep":
+        from gapless.report import sweep
+
+        return sweep.judge(whole)
+    return verdict.judge_run(whole)
+
+
+def _run_sections(figures: dict[str, Any]) -> list[Section]:
+    across = group.span(figures)
+    made = [
+        Section("violations", "Violations", "What was broken", "", sequence.section(figures, across)),
+        Section("group", "Group", "The group", _GROUP, group.section(figures, across)),
+        Section("traffic", "Traffic", "Messages over time", "", load.traffic(figures, across)),
+        Section("latency", "Latency", "Latency", _LATENCY, latency.section(figures, across)),
+        Section("repairs", "Repairs", "Losses and repairs", _REPAIRS, repairs.section(figures, across)),
+        Section("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
+        Section("waiting", "Waiting", "Waiting for room", "", load.waiting(figures)),
+        Section("overhead", "Overhead", "What it cost", "", load.overhead(figures)),
+        Section("pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])),
+    ]
+    return [part for part in made if part.body is not None]
+
+
+def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]) -> str:
+    title = figures["title"] or f"Gapless {what}"
+    styles = palette.css() + (_HERE / "style.css").read_text(encoding="utf-8")
+    early, late = ((_HERE / name).read_text(encoding="utf-8") for name in ("early.js", "page.js"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(styles, early, late)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"gapless {figures['version']}".strip()),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", f"{title} · {judgement.headline}"),
+        tag("link", rel="icon", href="data:,"),
+        _raw("style", styles),
+        _raw("script", early),
+    )
+    body = tag(
+        "body",
+        tag("a", "Skip to the verdict", class_="skip", href="#main"),
+        _top(judgement, parts),
+        shapes(),
+        tag(
+            "main",
+            tag("div", tag("p", f"Report of a {what}", class_="kicker"), tag("h1", called(title)), class_="title"),
+            card,
+            *(_section(part) for part in parts),
+            _foot(figures),
+            id="main",
+            tabindex=-1,
+        ),
+        _raw("script", late),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _policy(style: str, *scripts: str) -> str:
+    """Return the rules for the browser: these very scripts and styles, and nothing from anywhere."""
+    run = " ".join(_hash(script) for script in scripts)
+    ours = f"style-src {_hash(style)}; script-src {run}; img-src data:"
+    return f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+
+
+def _raw(name: str, content: str) -> Html:
+    """Return our own script or style, which is not escaped."""
+    assert f"</{name}" not in content
+    return Html(f"<{name}>{content}</{name}>")
+
+
+def _top(judgement: Judgement, parts: Sequence[Section]) -> Html:
+    links = [tag("li", tag("a", part.name, href=f"#{part.ident}")) for part in parts]
+    return tag(
+        "header",
+        tag(
+            "a",
+            tag("span", "gapless", class_="brand"),
+            tag("span", judgement.word, class_=f"chip {judgement.tone}"),
+            href="#main",
+            class_="home",
+        ),
+        tag("nav", tag("ul", *links), aria_label="Sections"),
+        tag(
+            "button",
+            tag("span", "Theme: ", class_="word"),
+            tag("span", "system", class_="chosen"),
+            type="button",
+            id="theme",
+            class_="theme",
+        ),
+        class_="top",
+    )
+
+
+def _section(part: Section) -> Html:
+    return tag(
+        "section",
+        tag("h2", part.heading, id=f"{part.ident}-title"),
+        tag("p", part.lead, class_="lead") if part.lead else "",
+        part.body,
+        id=part.ident,
+        aria_labelledby=f"{part.ident}-title",
+    )
+
+
+def _foot(figures: dict[str, Any]) -> Html:
+    made = f" on {figures['made_at']}" if figures["made_at"] else ""
+    version = f" {figures['version']}" if figures["version"] else ""
+    keys = "In a plot, ← and → move from point to point, Home and End go to the first and the last, Esc lets go."
+    return tag(
+        "footer",
+        tag("p", f"Made by gapless{version}{made}. This page is one file; it loads nothing and sends nothing."),
+        tag("p", keys, class_="keys"),
+    )
+
+
+__all__ = ["Section", "render"]

@@ -1,0 +1,156 @@
+"""The journal: what a process that lives writes of its trace, in rows of one width, without any dependency.
+
+    <set>/00003.rows      rows, one after the other; a last one that is torn does not count
+    <set>/texts.jsonl     reasons: line 7 is what the number 7 means in a row
+    <set>/lives.jsonl     lives: which number is which name
+    <set>/whole           it is called ``stopped`` as soon as something could not be written
+
+On writing: texts and names first, then all rows of an answer with one call of the system. What was written stays when
+the process is killed. A journal is locked for as long as its process lives, so a reader knows which ones are left.
+
+On a full disk, or any other trouble: nothing more is written, and ``whole`` is renamed, which needs no room.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from gapless.errors import GaplessError
+from gapless.trace.lives import LIVES
+from gapless.trace.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gapless.trace.lives import Life
+
+FIELDS = tuple(name for name in COLUMNS if name not in {"seed", "frame_id"})
+"""The columns that a journal holds, in the order of the schema; a reason is the number of its text."""
+_KINDS = {"int64": ("q", "<i8"), "int32": ("i", "<i4"), "int8": ("b", "i1"), "string": ("i", "<i4")}
+ROW = Struct("<" + "".join(_KINDS[COLUMNS[name].type][0] for name in FIELDS))
+"""How a row is packed."""
+DTYPE = [(name, _KINDS[COLUMNS[name].type][1]) for name in FIELDS]
+"""The same for numpy."""
+
+TEXTS, WHOLE, STOPPED = "texts.jsonl", "whole", "stopped"
+ROWS_A_FILE = 1_000_000
+"""With so many rows a journal is full, and the next one begins."""
+
+
+class Journal:
+    """The files of one file set while its process lives; ``stopped`` says what has gone wrong, if anything has."""
+
+    def __init__(self, folder: Path, rows_a_file: int = ROWS_A_FILE) -> None:
+        """Begin a file set in ``folder``, which must not be there yet."""
+        self.folder = folder
+        self.stopped = ""
+        self.full: list[Path] = []
+        self._rows_a_file = rows_a_file
+        self._rows = 0
+        self._number = 0
+        self._texts: dict[str, int] = {"": 0}
+        self._rows_fd = self._texts_fd = self._lives_fd = -1
+        try:
+            folder.mkdir(parents=True)
+            (folder / WHOLE).touch()
+            self._texts_fd = _append(folder / TEXTS)
+            self._lives_fd = _append(folder / LIVES)
+            self._next()
+        except OSError as error:
+            self._let_go()
+            raise GaplessError(
+                f"cannot record a trace in {folder}: {error.strerror or error}; name a folder that can be written"
+            ) from None
+
+    @property
+    def path(self) -> Path:
+        """The file that is written to."""
+        return self.folder / f"{self._number:05d}.rows"
+
+    def _next(self) -> None:
+        self._number += 1
+        self._rows = 0
+        self._rows_fd = _append(self.path)
+        fcntl.flock(self._rows_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def text(self, text: str) -> int:
+        """Return the number of a text; what is new is written down."""
+        number = self._texts.get(text)
+        if number is None:
+            number = self._texts[text] = len(self._texts)
+            self._write(self._texts_fd, (json.dumps(text) + "\n").encode())
+        return number
+
+    def life(self, life: Life) -> None:
+        """Write down a life, before the first row that names it."""
+        self._write(self._lives_fd, life.line().encode())
+
+    def rows(self, rows: list[bytes]) -> None:
+        """Write packed rows, in one piece."""
+        self._write(self._rows_fd, b"".join(rows))
+        self._rows += len(rows)
+        if self._rows >= self._rows_a_file and not self.stopped:
+            self.full.append(self.path)
+            os.close(self._rows_fd)
+            self._rows_fd = -1
+            try:
+                self._next()
+            except OSError as error:
+                self._stop(error)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        if self.stopped:
+            return
+        try:
+            written = os.write(descriptor, data)
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        self.stopped = error.strerror or str(error)
+        try:
+            (self.folder / WHOLE).rename(self.folder / STOPPED)
+        except OSError as another:
+            self.stopped += f" ({another.strerror})"
+        self._let_go()
+
+    def close(self) -> None:
+        """Write no more; what was written can be sealed."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for descriptor in (self._rows_fd, self._texts_fd, self._lives_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._rows_fd = self._texts_fd = self._lives_fd = -1
+
+
+def _append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def read_texts(folder: Path) -> list[str]:
+    """Return the texts of a file set, by their numbers."""
+    path = folder / TEXTS
+    texts = [""]
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            try:
+                texts.append(str(json.loads(line)))
+            except ValueError as error:
+                where = f"{path}:{len(texts)}"
+                raise GaplessError(f"{where}: expected a text of a trace as one line of JSON: {error}") from None
+    return texts
+
+
+def unpacked(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a journal as they were packed; a last one that is torn is left out."""
+    data = path.read_bytes()
+    return ROW.iter_unpack(memoryview(data)[: len(data) // ROW.size * ROW.size])

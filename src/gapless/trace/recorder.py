@@ -1,0 +1,243 @@
+"""The recorder: it writes what one member does, through all its lives, while it runs.
+
+On every answer of the machine: its rows are packed. Before the datagrams of a turn leave and before the application is
+handed anything, they are written, in one piece. So what a killed process has caused elsewhere stands in its file, and
+the application takes no part in it.
+
+Rows are stamped when they are made, with a clock of the day that never goes back in a life.
+
+On trouble with the disk: recording stops, and the group goes on. That is logged once, and the trace says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from struct import error as StructError  # noqa: N812
+from typing import TYPE_CHECKING
+
+from gapless.errors import ConfigError, GaplessError, LocalProtocolError
+from gapless.trace.journal import ROW, ROWS_A_FILE, Journal
+from gapless.trace.lives import TIME_OF_DAY, Life, own_life
+from gapless.trace.schema import CODES, life_id
+from gapless.trace.scribe import Scribe
+from gapless.trace.sealing import can_seal, seal_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.config import Config
+    from gapless.core.ready import Ready, Transmit
+    from gapless.identity import Address
+    from gapless.trace.scribe import Values
+
+log = logging.getLogger("gapless")
+
+MODES = ("full", "sampled")
+"""How much is recorded."""
+EVERY = 1024
+"""A sample keeps the rows of one message in so many."""
+MOST_NAMES = 65_536
+"""So many lives are remembered as written down already; strangers can make up any number of them."""
+_MOST = 2**63 - 1
+
+
+class Recorder:
+    """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
+
+    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on.
+    """
+
+    def __init__(
+        self, folder: Path | str, *, mode: str = "full", every: int = EVERY, rows_a_file: int = ROWS_A_FILE
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
+        if type(every) is not int or every < 2:
+            raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
+        self.folder = Path(folder)
+        self.mode = mode
+        self.every = every if mode == "sampled" else 1
+        self.rows = 0
+        self._rows_a_file = rows_a_file
+        self._lock = threading.Lock()
+        self._journal: Journal | None = None
+        self._scribe: Scribe | None = None
+        self._ids: dict[Address, int] = {}
+        self._life = self._wall_ns = 0
+        self._idx = self._step = 0
+        self._packed: list[bytes] = []
+        self._sealer: threading.Thread | None = None
+        self._ended = False
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing is recorded any more though nobody wished it; empty if all is well."""
+        return "" if self._journal is None else self._journal.stopped
+
+    @property
+    def place(self) -> Path | None:
+        """Where the file set is, as soon as the first life has begun."""
+        return None if self._journal is None else self._journal.folder
+
+    # For the shell of a member
+
+    def begin(self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool) -> None:
+        """Begin a life, whose clock of the day is ``wall_ns`` ahead of the monotonic one; ``member`` is for people."""
+        with self._lock:
+            if self._ended or (self._scribe is not None and self._scribe.me.node != me.node):
+                raise LocalProtocolError("a recorder records one member: make one for each that joins")
+            name = str(me)
+            if self._journal is None:
+                self._journal = Journal(self.folder / name, self._rows_a_file)
+            about = own_life(
+                0,
+                name,
+                config,
+                {},
+                member=member,
+                mode=self.mode,
+                every=self.every,
+                clock=TIME_OF_DAY,
+                stores=stores,
+            )
+            self._journal.life(about)
+            self._life = self._ids[me] = life_id(name)
+            self._wall_ns, self._idx = wall_ns, 0
+            by_view = config.row.numbering == "view"
+            self._scribe = Scribe(me, self._id, str, CODES, by_view=by_view, every=self.every)
+            self._take(self._scribe.row("BEGIN", high=config.reach))
+            self._flush()
+
+    def answer(self, ready: Ready) -> None:
+        """Take down an answer of the machine."""
+        with self._lock:
+            if self._scribe is not None and not self._ended:
+                self._step += 1
+                self._take(*self._scribe.answer(ready))
+
+    def dropped(self, sender: Address) -> None:
+        """Take down that a datagram of ``sender`` was lost on purpose, on its way in."""
+        with self._lock:
+            if self._scribe is not None and not self._ended:
+                self._take(self._scribe.row("NET_DROP", peer=sender))
+
+    def flush(self, transmits: Sequence[Transmit]) -> None:
+        """Write what was taken down; ``transmits`` are about to leave."""
+        with self._lock:
+            if self._scribe is None or self._ended:
+                return
+            if transmits:
+                size_bytes = sum([len(transmit.datagram) for transmit in transmits])
+                if (row := self._scribe.datagrams(len(transmits), size_bytes)) is not None:
+                    self._take(row)
+            if self._packed:
+                self._flush()
+
+    def end(self, *, whole: bool = True) -> None:
+        """Write no more: the member has come to its end, in good order if the trace is ``whole``."""
+        with self._lock:
+            if self._ended:
+                return
+            if self._scribe is not None and whole:
+                self._take(self._scribe.row("END"))
+                self._flush()
+            self._ended = True
+            if self._journal is not None:
+                self._journal.close()
+
+    def forget(self) -> None:
+        """Let go of the files without a word: they belong to the process that has forked."""
+        self._ended = True
+        if self._journal is not None:
+            self._journal.close()
+
+    # For the application
+
+    def rest(self) -> None:
+        """Write that the load has ended, and that this life is there at the end: checks may look for silence."""
+        with self._lock:
+            if self._scribe is not None and not self._ended:
+                self._step += 1
+                self._take(self._scribe.row("REST"))
+                self._flush()
+
+    def close(self, *, seal: bool = True) -> None:
+        """Write no more, and seal what was written, if that is wished and can be done here."""
+        self.end()
+        if seal and self._journal is not None and can_seal():
+            if self._sealer is not None:
+                self._sealer.join()
+            for path in sorted(self._journal.folder.glob("*.rows")):
+                _seal(path)
+
+    # Rows
+
+    def _id(self, address: Address | None) -> int:
+        if address is None:
+            return 0
+        number = self._ids.get(address)
+        if number is None:
+            name = str(address)
+            if len(self._ids) >= MOST_NAMES:
+                self._ids.clear()
+            number = self._ids[address] = life_id(name)
+            assert self._journal is not None
+            self._journal.life(Life(0, name))
+        return number
+
+    def _take(self, *rows: Values) -> None:
+        journal = self._journal
+        assert journal is not None
+        if journal.stopped:
+            return
+        pack, life, step, idx = ROW.pack, self._life, self._step, self._idx
+        t_ns = time.monotonic_ns() + self._wall_ns
+        for row in rows:
+            reason = row[-1]
+            text = journal.text(reason) if reason else 0
+            try:
+                self._packed.append(pack(life, idx, step, t_ns, *row[:-1], text))
+            except StructError:  # what a stranger says may have any size
+                self._packed.append(pack(life, idx, step, t_ns, *map(_clamped, row[:-1]), text))
+            idx += 1
+        self.rows += len(rows)
+        self._idx = idx
+
+    def _flush(self) -> None:
+        packed, self._packed = self._packed, []
+        journal = self._journal
+        assert journal is not None
+        journal.rows(packed)
+        if journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
+            full, journal.full = journal.full, []
+            self._sealer = threading.Thread(target=partial(_seal_all, full), name="gapless-trace", daemon=True)
+            self._sealer.start()
+
+
+def _clamped(value: int) -> int:
+    return min(value, _MOST)
+
+
+def _seal_all(paths: list[Path]) -> None:
+    for path in paths:
+        _seal(path)
+
+
+def _seal(path: Path) -> None:
+    """Seal a journal; where that fails it stays as it is, and whoever reads it tries again."""
+    try:
+        seal_journal(path)
+    except (GaplessError, FileNotFoundError) as error:
+        log.warning("the trace stays as it was written: %s", error)
+
+
+def read_mode(text: str) -> dict[str, str | int]:
+    """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
+    mode, colon, every = text.partition(":")
+    if mode not in MODES or (colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)):
+        raise ConfigError(f"trace mode {text!r}: expected full, sampled, or sampled:N for one message in N")
+    return {"mode": mode, "every": int(every)} if colon else {"mode": mode}

@@ -1,0 +1,368 @@
+"""The scribe of one life: it turns answers of the machine into rows, and counts by itself what the checks rely on.
+
+On every answer: a row for each thing that the machine says it did, then what the application gets, each in its order.
+
+Of each stream it counts the messages that were numbered and delivered (``k``), how often the stream started
+(``part``), and keeps a running hash. A new part begins with the first message behind a START or LOST row, whenever
+that is handed out. The hash runs on over rows of one stream whose runs were sent at one time, so that a run that was
+cut elsewhere ends with the same hash; a message in pieces has a hash of its own.
+
+Sampled: of what comes with every run only rows whose range holds a multiple of ``every`` are given, so the same runs
+at every member; marks and acks when they pass one; datagrams are added up. Their hash is that of the row alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from gapless.core.ready import GROUP, ONE, Expelled, Left, Lost, Oversized, Started, StateReceived, ViewInstalled
+from gapless.run import BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.wire.frames import CONNECTION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gapless.core.ready import Delivery, Event, Ready, Step
+    from gapless.identity import Address
+
+NOT_BACK_REASON = "not back"
+"""Why the origin is not handed what it has sent itself."""
+Values = tuple[Any, ...]
+"""The columns of a row behind ``t_ns``, from ``event`` on, in the order of the schema."""
+
+
+class _Stream:
+    """What is counted of one stream in one direction."""
+
+    __slots__ = ("crc", "first", "k", "nearby", "part", "parts", "passed", "sent_ns", "skipped")
+
+    def __init__(self) -> None:
+        self.part = 0
+        self.parts = 0
+        self.k = 0
+        self.passed = 0
+        self.crc = 0
+        self.first = 0
+        self.sent_ns = -1
+        self.nearby: list[tuple[int, int]] = []
+        self.skipped: list[tuple[int, int]] = []
+
+    def begin(self, first: int) -> int:
+        """Note that a new part begins with ``first``; return its number."""
+        while self.nearby and self.nearby[-1][0] > first:
+            self.nearby.pop()
+        self.parts += 1
+        self.nearby.append((first, self.parts))
+        return self.parts
+
+    def advance(self, first: int) -> None:
+        """Go into the part that ``first`` lies in."""
+        while self.nearby and self.nearby[0][0] <= first:
+            _, self.part = self.nearby.pop(0)
+            self.k = self.passed = 0
+            self.sent_ns = -1
+        while self.skipped and self.skipped[0][1] < first:
+            left, right = self.skipped.pop(0)
+            self.k += right - left + 1
+            self.sent_ns = -1
+
+    def skip(self, first: int, last: int) -> None:
+        """Note what is not handed to its own sender."""
+        if self.skipped and self.skipped[-1][1] + 1 == first:
+            first, _ = self.skipped.pop()
+        self.skipped.append((first, last))
+
+    def chain(self, first: int, payload: bytes, sent_ns: int, flags: int) -> None:
+        """Let the hash run on, or begin anew."""
+        if flags & PIECE:
+            goes_on = not flags & BEGIN
+            sent_ns = -1 if flags & END else -2
+        else:
+            goes_on = sent_ns == self.sent_ns
+        if goes_on and self.first:
+            self.crc = crc32(payload, self.crc)
+        else:
+            self.crc, self.first = crc32(payload), first
+        self.sent_ns = sent_ns
+
+
+class Scribe:
+    """The rows of the life ``me``.
+
+    ``name`` says how lives are called in them, ``text`` how they are in a reason, ``codes`` how events are.
+    """
+
+    def __init__(
+        self,
+        me: Address,
+        name: Callable[[Address | None], Any],
+        text: Callable[[Address], str],
+        codes: Mapping[str, Any],
+        *,
+        by_view: bool,
+        every: int = 1,
+    ) -> None:
+        """Begin; ``by_view``: numbers restart with every view. ``every`` above 1: sampled."""
+        self.me = me
+        self.view = 0
+        self.every = every
+        self._sampled = every > 1
+        self._name = name
+        self._text = text
+        self._codes = codes
+        self._by_view = by_view
+        self._nobody = name(None)
+        self._mine = name(me)
+        self._sent: dict[tuple[Address, int], _Stream] = {}
+        self._got: dict[tuple[Address, int], _Stream] = {}
+        self._passed: dict[object, tuple[int, ...]] = {}
+        self._datagrams = self._bytes = 0
+
+    def answer(self, ready: Ready) -> list[Values]:
+        """Return the rows of one answer, but for its datagrams."""
+        rows: list[Values] = []
+        before = self.view
+        for step in ready.trace:
+            self._step(step, rows)
+        told = [event for event in ready.events if type(event) in _TOLD]
+        if told:
+            self._starts(told, rows)
+        deliveries = ready.deliveries
+        if self.view != before:
+            for delivery in deliveries[: ready.before_view]:
+                self._deliver(delivery, before, rows)
+            deliveries = deliveries[ready.before_view :]
+        if told:
+            self._views(told, rows)
+        for delivery in deliveries:
+            self._deliver(delivery, self.view, rows)
+        if told:
+            self._ends(told, rows)
+        return rows
+
+    def row(self, event: str, *, reason: str = "", **columns: Any) -> Values:
+        """Return a row of anything else; lives are given by their addresses."""
+        get = columns.get
+        return (
+            self._codes[event],
+            get("view", self.view),
+            self._name(get("origin")),
+            get("epoch", 0),
+            self._name(get("to")),
+            get("seqno", 0),
+            get("seqno_last", 0),
+            get("part", 0),
+            get("k", 0),
+            self._name(get("peer")),
+            get("size_bytes", 0),
+            0,
+            0,
+            0,
+            get("low", 0),
+            get("delivered", 0),
+            get("high", 0),
+            reason,
+        )
+
+    # What the machine says
+
+    def _step(self, step: Step, rows: list[Values]) -> None:
+        event, origin, first, last, peer, count, size_bytes, low, delivered, high, reason, epoch, to, run = step
+        if self._sampled and event in _THINNED and not self._is_due(step):
+            if run is not None and event == "SEND":
+                self._numbered(step, run)
+            return
+        name = self._name
+        part, k, crc, hash_first, sent_ns = 0, count, 0, 0, 0
+        if run is not None:
+            sent_ns = run.sent_ns
+            if event == "SEND":
+                stream = self._numbered(step, run)
+                k, crc, hash_first = stream.k - run.count, stream.crc, stream.first
+                if self._sampled:
+                    crc, hash_first = crc32(run.payload), first
+                if run.flags & NOT_BACK:
+                    reason = NOT_BACK_REASON
+            else:
+                k, crc, hash_first = 0, crc32(run.payload), first
+            size_bytes = len(run.payload)
+        elif event == "VIEW":
+            self.view = last
+        elif event == "START":
+            part = self._stream(self._got, origin, epoch).begin(first)
+        elif event == "DROPPED" and reason == "headless":
+            self._headless(origin, epoch, first, last)
+        if epoch >= CONNECTION:
+            if to is None:
+                to = self.me if origin != self.me else peer
+            epoch -= CONNECTION
+        rows.append(
+            (
+                self._codes[event],
+                self.view,
+                self._nobody if origin is None else name(origin),
+                epoch,
+                self._nobody if to is None else name(to),
+                first,
+                last,
+                part,
+                k,
+                self._nobody if peer is None else name(peer),
+                size_bytes,
+                crc,
+                hash_first,
+                sent_ns,
+                low,
+                delivered,
+                high,
+                reason,
+            )
+        )
+
+    def _numbered(self, step: Step, run: Run) -> _Stream:
+        """Count what was sent."""
+        stream = self._stream(self._sent, self.me, step.epoch)
+        stream.k += run.count
+        if not self._sampled:
+            stream.chain(run.first, run.payload, run.sent_ns, run.flags)
+        if run.flags & NOT_BACK and step.to is None:
+            self._stream(self._got, self.me, step.epoch).skip(run.first, run.last)
+        return stream
+
+    def _headless(self, origin: Address | None, epoch: int, first: int, last: int) -> None:
+        """Step over the rest of a message that had begun before the start."""
+        stream = self._stream(self._got, origin, epoch)
+        stream.advance(first)
+        if stream.k == stream.passed:
+            stream.k += last - first + 1
+            stream.passed = stream.k
+
+    @staticmethod
+    def _stream(streams: dict[tuple[Address, int], _Stream], origin: Address | None, epoch: int) -> _Stream:
+        assert origin is not None
+        stream = streams.get((origin, epoch))
+        if stream is None:
+            stream = streams[origin, epoch] = _Stream()
+        return stream
+
+    # Sampling
+
+    def _holds_one(self, first: int, last: int) -> bool:
+        return last // self.every != (first - 1) // self.every
+
+    def _is_due(self, step: Step) -> bool:
+        """Return whether a row is one of those that a sample keeps."""
+        event = step.event
+        if event in _RANGES:
+            return self._holds_one(step.first, step.last)
+        if event == "TIMER":
+            return False
+        every = self.every
+        key = event, step.origin, step.epoch, None if event == "STATE" else step.peer
+        marks = step.low // every, step.delivered // every, step.high // every, step.last // every
+        if self._passed.get(key) == marks:
+            return False
+        self._passed[key] = marks
+        return True
+
+    def datagrams(self, count: int, size_bytes: int) -> Values | None:
+        """Return the row of datagrams that go out, or nothing if they are only added up."""
+        self._datagrams += count
+        self._bytes += size_bytes
+        if self._datagrams < self.every or not self._datagrams:
+            return None
+        count, self._datagrams = self._datagrams, 0
+        size_bytes, self._bytes = self._bytes, 0
+        return self.row("TX", seqno_last=count, size_bytes=size_bytes)
+
+    # What the application gets
+
+    def _starts(self, events: Sequence[Event], rows: list[Values]) -> None:
+        """Write where streams start and what is lost, before anything is handed out of them."""
+        epoch = self.view if self._by_view else 0
+        for event in events:
+            if isinstance(event, Started):
+                first = event.start + 1
+                part = self._stream(self._got, event.origin, epoch).begin(first)
+                rows.append(self.row("START", origin=event.origin, epoch=epoch, seqno=first, part=part))
+            elif isinstance(event, (Lost, Oversized)):
+                origin, first, last = event
+                part = self._stream(self._got, origin, epoch).begin(first)
+                span = {"seqno": first, "seqno_last": last, "part": part}
+                reason = "oversized" if isinstance(event, Oversized) else ""
+                rows.append(self.row("LOST", origin=origin, epoch=epoch, reason=reason, **span))
+            elif isinstance(event, StateReceived):
+                rows.append(self.row("STATE_IN", peer=event.provider, size_bytes=len(event.state)))
+
+    def _views(self, events: Sequence[Event], rows: list[Values]) -> None:
+        for event in events:
+            if isinstance(event, ViewInstalled):
+                number, maker = event.view.id
+                names = " ".join(map(self._text, event.view.members))
+                rows.append(self.row("MEMBERS", view=number, origin=maker, reason=names))
+
+    def _ends(self, events: Sequence[Event], rows: list[Values]) -> None:
+        for event in events:
+            if isinstance(event, Expelled):
+                rows.append(self.row("EXPELLED", seqno_last=event.view.number))
+            elif isinstance(event, Left):
+                rows.append(self.row("LEFT", reason="" if event.confirmed else "unconfirmed"))
+
+    def _deliver(self, delivery: Delivery, view: int, rows: list[Values]) -> None:
+        origin, first, last, content, kind, epoch, flags, _, sent_ns = delivery
+        if isinstance(content, Run):
+            payload, sent_ns, flags = content.payload, content.sent_ns, 0
+        else:
+            payload, flags = content, PIECE | BEGIN | END
+        to, reason, count = self._nobody, "", last - first + 1
+        part = k = 0
+        if kind in _NUMBERED:
+            stream = self._stream(self._got, origin, epoch)
+            if stream.nearby or stream.skipped:
+                stream.advance(first)
+            part, k = stream.part, stream.k
+            stream.k = k + count
+            if kind == ONE:
+                to, epoch = self._mine, epoch - CONNECTION
+                reason = "self" if origin == self.me else ONE
+        else:
+            stream, reason = None, kind
+        if self._sampled:
+            if not (stream is None or self._holds_one(first, last)):
+                return
+            crc, hash_first = crc32(payload), first
+        elif stream is None:
+            crc, hash_first = crc32(payload), first
+        else:
+            stream.chain(first, payload, sent_ns, flags)
+            crc, hash_first = stream.crc, stream.first
+        rows.append(
+            (
+                self._codes["DELIVER"],
+                view,
+                self._name(origin),
+                epoch,
+                to,
+                first,
+                last,
+                part,
+                k,
+                self._nobody,
+                len(payload),
+                crc,
+                hash_first,
+                sent_ns,
+                0,
+                0,
+                0,
+                reason,
+            )
+        )
+
+
+_NUMBERED = frozenset({GROUP, ONE})
+_TOLD = frozenset({Started, Lost, Oversized, StateReceived, ViewInstalled, Expelled, Left})
+_RANGES = frozenset({"SEND", "STORE", "PURGE"})
+_THINNED = _RANGES | {"STATE", "ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
+"""What comes with every run, or all the time: of these a sample keeps some."""

@@ -1,0 +1,52 @@
+"""What a report of a trace is drawn from: its verdict and its figures, both worked out on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pyspark_gapless.figures import figures
+from pyspark_gapless.session import session
+from pyspark_gapless.trace import Trace
+from pyspark_gapless.verify import verify
+
+Tell = Callable[[str, float], None]
+"""Told what is done now, and which share of all is done."""
+
+_CHECKS_SHARE = 0.5
+
+
+def trace_figures(
+    path: str | Path, *, master: str | None = None, title: str = "", tell: Tell | None = None
+) -> dict[str, Any]:
+    """Return the figures of the trace in a folder, with the verdict on it, ready to be written as JSON.
+
+    A session that runs already is used and left running; one that is made here is stopped.
+    """
+    from pyspark.sql import SparkSession
+
+    told = tell or _silent
+    told("Spark starts", 0.0)
+    before = SparkSession.getActiveSession()
+    spark = session("gapless report", master=master)
+    try:
+        told("reads the trace", 0.02)
+        trace = Trace.read(spark, path)
+        told("checks", 0.05)
+        began_s = perf_counter()
+        verdict = verify(trace).as_dict()
+        verdict.setdefault("verdict", {}).setdefault("seconds", round(perf_counter() - began_s, 3))
+
+        def progress(part: str, done: int, parts: int) -> None:
+            told(f"figures: {part.replace('_', ' ')}", _CHECKS_SHARE + (1 - _CHECKS_SHARE) * done / parts)
+
+        return {**figures(trace, title=title, progress=progress), **verdict}
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def _silent(*_: object) -> None:
+    return

@@ -1,0 +1,118 @@
+"""The one table of results: a row for each simulated run. The writer, Spark and docs/sweep.md take it from here."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gapless.sim.compare import KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BY_KIND: Final = f"struct<{','.join(f'{kind}:bigint' for kind in KINDS)}>"
+"""A count for each kind of frame."""
+
+
+class Column(NamedTuple):
+    """One column: its type as Spark writes it, and what it holds. ``of`` says for which runs, where not for all."""
+
+    kind: str
+    meaning: str
+    of: str = ""
+
+
+GRID: Final = "grid"
+"""Said of a run of a grid: the work of ``gapless compare``."""
+TOLD: Final = "told"
+"""Said of a run of the swarm in which groups are told their views: ``gapless sim``."""
+MEMBERSHIP: Final = "membership"
+"""Said of a run of the swarm in which groups make their own views: ``gapless sim --membership``."""
+HUNTS: Final = (TOLD, MEMBERSHIP)
+"""What is drawn from its seed."""
+
+COLUMNS: Final[dict[str, Column]] = {
+    "key": Column("string", "The cell: a hash of every parameter but the seed."),
+    "seed": Column("bigint", "The seed."),
+    "version": Column("string", "The version of the package that ran it."),
+    "code": Column("string", "A hash of the code that was simulated and simulates."),
+    "python": Column("string", "The version of Python that ran it; it has no influence."),
+    "kind": Column("string", f"`{GRID}`, or where everything is drawn from the seed `{TOLD}` or `{MEMBERSHIP}`."),
+    "profile": Column("string", "The profile, given or drawn."),
+    "members": Column("bigint", "Members in the group; null if they were drawn."),
+    "loss": Column("double", "Per cent of the frames lost on each link.", GRID),
+    "capacity": Column("bigint", "The capacity of a window; null if it was drawn."),
+    "knobs": Column("map<string,string>", "The other knobs that were set, as a person writes them."),
+    "messages": Column("bigint", "Messages that each member sends, or in a hunt sends at most."),
+    "size_bytes": Column("bigint", "The size of each message.", GRID),
+    "pace_ns": Column("bigint", "Time between two messages of a member.", GRID),
+    "mutant": Column("string", "The bug that was planted; null if none was."),
+    "character": Column("string", "What sort of run was drawn: calm, loss, swarm, stall, gentle.", "hunts"),
+    "digest": Column("string", "A hash of everything that happened: equal for equal runs; null if it broke off."),
+    "sent": Column("bigint", "Messages sent."),
+    "expected": Column("bigint", "Deliveries that are due at others than the sender.", GRID),
+    "delivered": Column("bigint", "Deliveries at others than the sender.", GRID),
+    "span_ns": Column("bigint", "Virtual time until the last delivery, or the last send if that was later.", GRID),
+    "p50_ns": Column("bigint", "Half of the deliveries came within this time of their send.", GRID),
+    "p99_ns": Column("bigint", "99 of 100 deliveries did.", GRID),
+    "max_ns": Column("bigint", "All of them did.", GRID),
+    "latency": Column(
+        "map<bigint,bigint>",
+        "How many deliveries took how many nanoseconds, rounded up to 7 binary digits: histograms of several runs add"
+        " up.",
+        GRID,
+    ),
+    "frames": Column(BY_KIND, "Frames put on links, lost or not, by kind.", GRID),
+    "bytes": Column(BY_KIND, "Their sizes, headers included.", GRID),
+    "frames_lost": Column("bigint", "Datagrams that the network has lost.", GRID),
+    "peak_window": Column("bigint", "The most messages that one sender had outstanding.", GRID),
+    "stalls": Column("bigint", "Gaps that were given up.", GRID),
+    "repairs": Column("bigint", "Runs sent again; in a hunt by members that were alive at the end."),
+    "events": Column("bigint", "Events of the simulated world."),
+    "steps": Column("bigint", "Steps of members, after each of which every check was made."),
+    "simulated_ns": Column("bigint", "Virtual time that passed."),
+    "faults": Column("map<string,bigint>", "How often each kind of fault struck."),
+    "seen": Column("array<string>", "Situations that must happen in a hunt, and did in this run.", "hunts"),
+    "violations": Column(
+        "array<struct<check:string,t_ns:bigint,member:string,message:string>>", "What the checks have found."
+    ),
+    "error": Column("string", "Why the run broke off; null if it came to its end."),
+    "cpu_s": Column("double", "CPU seconds that it took: the one column that is not a function of the others."),
+}
+"""Every column, in the order of the files."""
+
+KEY: Final = ("key", "seed", "version", "code")
+"""What tells runs apart: two rows that agree here agree in all but ``python`` and ``cpu_s``."""
+
+_NESTED = re.compile(r"(map|array|struct)<(.*)>")
+
+
+def arrow_schema() -> pa.Schema:
+    """Return the schema for pyarrow."""
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_type(column.kind)) for name, column in COLUMNS.items()])
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the type of pyarrow that Spark calls ``kind``."""
+    import pyarrow as pa
+
+    plain = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64()}
+    match = _NESTED.fullmatch(kind)
+    if match is None:
+        return plain[kind]
+    outer, inner = match.groups()
+    if outer == "array":
+        return pa.list_(arrow_type(inner))
+    parts = inner.split(",")
+    if outer == "map":
+        return pa.map_(*map(arrow_type, parts))
+    return pa.struct([(name, arrow_type(part)) for name, _, part in (part.partition(":") for part in parts)])
+
+
+def column_table() -> str:
+    """Return the columns as a table for the docs."""
+    lines = ["| column | type | of | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | `{column.kind}` | {column.of} | {column.meaning} |" for name, column in COLUMNS.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,178 @@
+"""A trace in Spark: its rows, its lives, and the names that people know them by."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812
+
+from gapless.errors import GaplessError
+from pyspark_gapless.datasets.dataset import differences
+from pyspark_gapless.trace.columns import CODES, COLUMNS, LIVES, NAMES, ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SAMPLED = "sampled"
+"""The mode of a life of which only some rows were written."""
+RARE = ("BEGIN", "VIEW", "MEMBERS", "START", "LOST", "STATE_IN", "EXPELLED", "LEFT", "REST", "END")
+"""What happens a few times in a life, however much it sends."""
+SMALL = 200_000
+"""A frame with more rows is not held by the driver."""
+VIRTUAL = "virtual"
+"""The clock of a simulated life."""
+
+
+class TraceError(GaplessError):
+    """There is no trace at this place, or it cannot be read; the message says why."""
+
+
+class Trace:
+    """What happened in one or many groups: ``rows``, and ``lives`` with what is known of each.
+
+    ``rows`` has the columns of :data:`~pyspark_gapless.trace.columns.COLUMNS`, ``lives`` those of
+    :data:`~pyspark_gapless.trace.columns.LIVES`, one line for each life that is mentioned. Lives are numbers; those of
+    different seeds may be equal, so ``seed`` belongs to every key.
+    """
+
+    def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
+        wrong = [*differences(rows.schema, COLUMNS), *differences(lives.schema, LIVES)]
+        if wrong:
+            raise TraceError(f"this is no trace: {'; '.join(wrong)}; docs/trace.md lists the columns")
+        self.rows = rows.select(*COLUMNS)
+        self.lives = lives.select(*LIVES)
+        self._once: dict[str, DataFrame] = {}
+
+    @classmethod
+    def read(cls, spark: SparkSession, path: str | Path) -> Self:
+        """Return everything under a folder as one trace. What a process that was killed has left is sealed first.
+
+        Raises:
+            TraceError: There is no trace, or what is there is none.
+        """
+        where = str(path)
+        if "://" not in where:
+            _prepare(Path(where))
+            where = Path(where).absolute().as_uri()
+        below = {"recursiveFileLookup": "true"}
+        try:
+            found = spark.read.options(**below, pathGlobFilter="*.parquet").parquet(where)
+            lives = spark.read.options(**below, pathGlobFilter="lives.jsonl").schema(ddl(LIVES)).json(where)
+        except AnalysisException as error:
+            first = str(error).partition("\n")[0]
+            raise TraceError(f"{path} cannot be read as a trace: {first}") from None
+        wrong = differences(found.schema, COLUMNS)
+        if wrong:
+            raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
+        return cls(found, worked_out(_each_once(lives)))
+
+    def of(self, *events: str) -> DataFrame:
+        """Return the rows of some events."""
+        return self.rows.where(is_one_of(*events))
+
+    def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return what ``make`` returns, worked out once for all who ask for it by this name.
+
+        For frames that are small beside the trace: up to :data:`SMALL` rows are held by the driver, so that what is
+        built on them is planned with their true size; others by Spark.
+        """
+        if name not in self._once:
+            self._once[name] = worked_out(make())
+        return self._once[name]
+
+    def rare(self, *events: str) -> DataFrame:
+        """Return the rows of some of the events that are :data:`RARE`; all of them are read once."""
+        return self.once("rare", lambda: self.of(*RARE)).where(is_one_of(*events))
+
+    @cached_property
+    def kinds(self) -> set[tuple[str, str]]:
+        """The clock and the mode of the lives that have rows: every pair that there is."""
+        found = self.lives.where("own").select("clock", "mode").distinct().collect()
+        return {(row["clock"], row["mode"]) for row in found}
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all of it comes from the simulator, so that ``step`` is the one order of all rows of a seed."""
+        return {clock for clock, _ in self.kinds} == {VIRTUAL}
+
+    @property
+    def sampled(self) -> bool:
+        """Whether of some lives only a sample of the rows was written."""
+        return SAMPLED in {mode for _, mode in self.kinds}
+
+    def recorded(self, column: str, where: str = "own") -> DataFrame:
+        """Return the seeds and ids, as ``column``, of the lives that have rows, or that ``where`` holds for."""
+        return F.broadcast(self.lives.where(where).select("seed", F.col("life").alias(column)))
+
+    @cached_property
+    def whole(self) -> Trace:
+        """The same without the rows of lives that were sampled: for checks that need every row."""
+        if not self.sampled:
+            return self
+        sampled = self.recorded("member", f"mode = '{SAMPLED}'")
+        return Trace(self.rows.join(sampled, ["seed", "member"], "left_anti"), self.lives)
+
+    def named(self, frame: DataFrame) -> DataFrame:
+        """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
+        names = F.broadcast(self.lives.select("seed", "life", "name"))
+        for column in ("member", "origin", "peer"):
+            if column in frame.columns:
+                mine = names.select("seed", F.col("life").alias(column), F.col("name").alias(f"{column}_name"))
+                frame = frame.join(mine, ["seed", column], "left").fillna("", f"{column}_name")
+        return frame
+
+
+def worked_out(frame: DataFrame) -> DataFrame:
+    """Return a frame that costs nothing more to look at."""
+    found = frame.limit(SMALL + 1).toArrow()
+    return frame.sparkSession.createDataFrame(found) if found.num_rows <= SMALL else frame.persist()
+
+
+def is_one_of(*events: str) -> Column:
+    """Return whether a row is of one of these events."""
+    return F.col("event").isin([code(event) for event in events])
+
+
+def code(event: str) -> int:
+    """Return the number of an event."""
+    if event not in CODES:
+        raise TraceError(f"no event is called {event!r}; the events are {', '.join(CODES)}")
+    return CODES[event]
+
+
+def event_name(column: Column) -> Column:
+    """Return the names of the events that ``column`` has the numbers of."""
+    pairs = [F.lit(value) for pair in NAMES.items() for value in pair]
+    return F.create_map(*pairs)[column.cast("int")]
+
+
+def _prepare(folder: Path) -> None:
+    """Make sure that there is a trace, and that all of it can be read by Spark."""
+    if not folder.is_dir():
+        raise TraceError(
+            f"{folder}: {'is no folder' if folder.exists() else 'no such folder'}; expected one with a trace"
+        )
+    from gapless import trace
+
+    seal = getattr(trace, "seal", None)
+    if seal is not None:
+        seal(folder)
+    if next(folder.rglob("*.parquet"), None) is None or next(folder.rglob("lives.jsonl"), None) is None:
+        raise TraceError(
+            f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
+            f" gapless sim 1 --trace {folder}"
+        )
+
+
+def _each_once(lives: DataFrame) -> DataFrame:
+    """Return one line for each life: its own, if there is one. A line that was cut off is left out."""
+    lives = lives.where("life is not null").fillna({"seed": 0, "own": False, "name": "", "member": "", "every": 0})
+    lives = lives.fillna({"mode": "", "clock": "", "release": "", "retransmits": True, "stores": False})
+    everything = F.struct(*LIVES)
+    chosen = lives.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
+    return chosen.select("chosen.*")

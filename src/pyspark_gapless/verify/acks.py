@@ -1,0 +1,74 @@
+"""S8 and S9: an ack is what its sender has, and what is purged has been acknowledged by all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.trace.columns import AT, STREAM
+from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.verify.groups import counted_from
+from pyspark_gapless.verify.violations import says, together, violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+
+def acks_were_sent(trace: Trace) -> DataFrame:
+    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out."""
+    reader = F.when(F.col("event") == code("ACK_OUT"), F.col("member")).otherwise(F.col("peer"))
+    rows = trace.of("ACK_OUT", "ACK_IN").withColumn("reader", reader)
+    said = rows.groupBy(*STREAM, "reader", "seqno_last").agg(
+        F.max(F.when(is_one_of("ACK_OUT"), 1).otherwise(0)).alias("out"),
+        F.min(F.when(is_one_of("ACK_IN"), F.struct("idx", "t_ns", "member"))).alias("in"),
+    )
+    false = said.where("out = 0").join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    false = false.select("*", "in.*").drop("in").withColumnRenamed("reader", "peer")
+    false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
+    return violations("S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"))
+
+
+def purge_is_safe(trace: Trace) -> DataFrame:
+    """S9: what a sender purges, every member of its view has acknowledged, or came too late for.
+
+    Where stability releases, has delivered in truth: before, in a simulated trace; at all, in one of real processes.
+    Places that are kept for members that are away are not in the trace.
+    """
+    purges = trace.of("PURGE").select(*AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged"))
+    others = counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
+    group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
+    ones = purges.where("to != 0").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
+    wanted = group.unionByName(ones.select(group.columns))
+    releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
+    wanted = wanted.join(F.broadcast(releases), ["seed", "member"])
+    by_acks = wanted.where("release = 'acks' or to != 0").drop("release")
+    by_truth = wanted.where("release != 'acks' and to = 0").drop("release")
+    return together(_without_ack(trace, by_acks), _without_delivery(trace, by_truth))
+
+
+def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
+    acks = trace.of("ACK_IN").select(*AT, "idx", "peer", F.col("seqno_last").alias("ack"))
+    rows = purges.unionByName(acks, allowMissingColumns=True)
+    before = Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
+    early = trace.named(rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged")))
+    return violations(
+        "S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked")
+    )
+
+
+def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:
+    states = trace.of("STATE").where("to = 0 and member != origin")
+    states = states.select(*STREAM, "step", F.col("member").alias("peer"), "delivered")
+    known = purges.join(trace.recorded("peer"), ["seed", "peer"], "left_semi")
+    rows = known.unionByName(states, allowMissingColumns=True)
+    reader = Window.partitionBy(*STREAM, "peer")
+    if trace.simulated:
+        reader = reader.orderBy("step").rangeBetween(Window.unboundedPreceding, 0)
+    rows = rows.withColumn("has", F.greatest(F.max("delivered").over(reader), "base"))
+    early = rows.where(F.col("purged") > F.coalesce("has", F.lit(0))).withColumn("seqno", F.col("purged"))
+    message = says("purges up to %d, but %s has %d", "purged", "peer_name", F.coalesce("has", F.lit(0)))
+    return violations("S9", trace.named(early), message)

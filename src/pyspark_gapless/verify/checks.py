@@ -1,0 +1,102 @@
+"""The list of checks: for each invariant that a trace can show one pure function from a trace to its violations.
+
+The list is that of the simulator (``gapless.sim.checkers.CHECKS``), but for :data:`NOT_SHOWN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_gapless.verify import acks, beside, deliveries, groups, hashes, marks, repairs, settled
+from pyspark_gapless.verify.violations import together
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+
+class Check(NamedTuple):
+    """One invariant: its name in docs/invariants.md, the function, and the events that it looks at.
+
+    ``whole``: it needs every row of a life, and leaves out lives that were sampled. ``simulated``: it needs what only
+    the simulator writes.
+    """
+
+    id: str
+    name: str
+    look: Callable[[Trace], DataFrame]
+    events: tuple[str, ...]
+    whole: bool = True
+    simulated: bool = False
+
+    def __call__(self, trace: Trace) -> DataFrame:
+        """Return the violations of this invariant."""
+        return self.look(trace.whole if self.whole else trace)
+
+
+def acks_are_true(trace: Trace) -> DataFrame:
+    """S8: a life acknowledges only what it has delivered, and each ack that comes in is one that was sent."""
+    return together(marks.acks_follow(marks.with_marks(trace, "ACK_OUT")), acks.acks_were_sent(trace))
+
+
+def repairs_are_exact(trace: Trace) -> DataFrame:
+    """S10: a repair was asked for, is of what is stored, and has the bytes of the original."""
+    kept = marks.repairs_are_kept(marks.with_marks(trace, "REPAIR"))
+    return together(repairs.repairs_are_asked_for(trace), kept, hashes.repairs_repeat(trace))
+
+
+def naks_are_legal(trace: Trace) -> DataFrame:
+    """S11: a nak names what exists and is not there, goes to who may be asked, and does not come too soon."""
+    due = marks.naks_are_due(marks.with_marks(trace, "NAK_OUT"))
+    return together(due, marks.naks_exist(trace), repairs.naks_are_paced(trace))
+
+
+def acceptance(trace: Trace) -> DataFrame:
+    """S12: what is taken is in range; what is dropped is dropped for the right reason; each message is one of both."""
+    rows = marks.with_marks(trace, "STORE", "DROPPED")
+    return together(marks.acceptance(rows, marks.reaches(trace)), marks.acceptance_adds_up(trace))
+
+
+def views(trace: Trace) -> DataFrame:
+    """S15: views are the same for all and rise; whoever is not in them changes nothing."""
+    return together(groups.views(trace), beside.strangers(trace))
+
+
+_ALL = (
+    Check("S1", "no creation", deliveries.no_creation, ("SEND", "DELIVER"), whole=False),
+    Check("S2", "no duplicate", deliveries.no_duplicate, ("DELIVER",), whole=False),
+    Check("S3", "gapless prefix", deliveries.gapless_prefix, ("DELIVER", "START", "LOST"), whole=False),
+    Check("S4", "integrity", hashes.integrity, ("SEND", "DELIVER"), whole=False),
+    Check("S5", "out of band", beside.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
+    Check("S6", "window", marks.window, ("STATE",)),
+    Check("S7", "marks", marks.marks, ("STATE",)),
+    Check("S8", "acks are true", acks_are_true, ("ACK_OUT", "ACK_IN")),
+    Check("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
+    Check("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
+    Check("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
+    Check("S12", "acceptance", acceptance, ("STORE", "DROPPED")),
+    Check("S13", "hostile bytes", beside.hostile_bytes, ("DROPPED",)),
+    Check("S14", "memory", beside.memory, ("STATE",)),
+    Check("S15", "views", views, ("VIEW", "MEMBERS"), whole=False),
+    Check("S16", "silence", settled.silence, ("REST",)),
+    Check("L1", "delivery", settled.delivery, ("REST",), whole=False),
+    Check("L2", "stability", settled.stability, ("REST",), whole=False),
+    Check("L3", "quiet", settled.quiet, ("REST",)),
+    Check("L4", "cost", repairs.cost, ("TX",), simulated=True),
+    Check("L6", "one group", groups.one_group, ("REST",), whole=False),
+)
+CHECKS = {check.id: check for check in _ALL}
+"""Every check of a trace, by the id of its invariant."""
+
+NOT_SHOWN = {
+    "S17": "determinism compares two runs of one seed; one trace is one run",
+    "S18": "the books of a link are kept by the simulated network, which is no life",
+    "S20": "the frame by which a member asks to leave is not in the trace",
+    "S21": "whether a suspicion has a reason is known only to who makes the faults",
+    "S22": "what a state holds is known only to the application",
+    "S23": "what is on a disk is not in the trace; the collector's own check looks at it",
+    "L5": "that the goal can be reached from every state takes an exhaustive search",
+}
+"""The invariants that no trace can show, and why."""

@@ -1,0 +1,56 @@
+"""What every check returns: rows of one schema, each of which says which promise is broken, where, and how."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+VIOLATION = {
+    "check": "string",
+    "seed": "bigint",
+    "member": "bigint",
+    "idx": "bigint",
+    "t_ns": "bigint",
+    "origin": "bigint",
+    "epoch": "bigint",
+    "to": "bigint",
+    "seqno": "bigint",
+    "message": "string",
+}
+"""The columns of a violation. ``idx`` is the row of ``member`` that shows it; -1 where the lack of a row does."""
+
+
+def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
+    """Return a violation for each of ``rows``."""
+    told = {"check": F.lit(check), "message": message}
+    there = set(rows.columns)
+    absent = {name: F.lit(-1 if name == "idx" else 0) for name in VIOLATION if name not in there and name not in told}
+    values = {**{name: F.col(name) for name in VIOLATION if name in there}, **absent, **told}
+    return rows.select(*(values[name].cast(kind).alias(name) for name, kind in VIOLATION.items()))
+
+
+def together(*found: DataFrame) -> DataFrame:
+    """Return violations of several kinds as one."""
+    return reduce(DataFrame.unionAll, found)
+
+
+def says(text: str, *columns: str | Column) -> Column:
+    """Return a message with values in it, as ``%d`` for numbers and ``%s`` for texts."""
+    return F.format_string(text, *(F.col(column) if isinstance(column, str) else column for column in columns))
+
+
+def span() -> Column:
+    """Return the range of messages that a row is about, for a message."""
+    return F.when(
+        F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
+    ).otherwise(F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string")))
+
+
+def count() -> Column:
+    """Return how many messages a row is about."""
+    return F.col("seqno_last") - F.col("seqno") + 1
