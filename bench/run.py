@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--peers", type=names(list(CONTENDERS), "contender"), metavar="NAME,…",
                       help=f"measure only these: {', '.join(CONTENDERS)}")  # fmt: skip
     made.add_argument("--rounds", type=number(1, 1000, int), metavar="N", help="rounds to take the median of (3)")
-    made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.8)")
+    made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.6)")
     made.add_argument("--quick", action="store_true", help="one short round of fewer cases, to see that it works")
     made.add_argument("--offline", action="store_true", help="fetch and install nothing; use what is there")
     made.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     rounds = int(options.rounds or (1 if options.quick else 3))
-    seconds = options.seconds or (0.4 if options.quick else 0.8)
+    seconds = options.seconds or (0.4 if options.quick else 0.6)
     groups = narrowed(plan(options.only, quick=options.quick), options.peers)
     if not groups:
         parser().error("none of these contenders takes part in these workloads")
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int, seconds: float) -> int:
     """Measure, and show what came out."""
-    progress, begun_s = Progress(quiet=options.json), time.monotonic()
+    progress, begun_s = Progress(quiet=options.json and not sys.stderr.isatty()), time.monotonic()
     environment = Environment()
     wanted = list(
         dict.fromkeys(CONTENDERS[name].peer for cases in groups for case in cases for name in case.contenders)
