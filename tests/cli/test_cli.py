@@ -170,9 +170,7 @@ def test_config_shows_what_was_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "config", "--properties", "capacity=7")["capacity"] == 7
 
 
-@pytest.mark.parametrize(
-    "arguments", [["sim", "5"], ["sim", "--seeds", "2"], ["config"]]
-)
+@pytest.mark.parametrize("arguments", [["sim", "5"], ["sim", "--seeds", "2"], ["config"]])
 def test_a_table_for_a_person(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
     assert "━" in capsys.readouterr().out

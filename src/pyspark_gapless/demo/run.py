@@ -159,7 +159,6 @@ class _Demo:
 
     def _judge(self, spark: SparkSession, report: Report) -> Result:
         from gapless.report import render
-
         from pyspark_gapless.figures import figures
         from pyspark_gapless.trace import Trace
         from pyspark_gapless.verify import verify
