@@ -55,9 +55,7 @@ def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
     before = Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
     early = trace.named(rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged")))
-    return violations(
-        "S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked")
-    )
+    return violations("S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"))
 
 
 def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:

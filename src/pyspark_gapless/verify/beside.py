@@ -33,7 +33,9 @@ def out_of_band(trace: Trace) -> DataFrame:
     """
     got = trace.of("DELIVER").where("reason = 'out of band'")
     got = got.withColumn("number", F.explode(F.sequence("seqno", "seqno_last")))
-    sends = trace.of("SEND_ASIDE").select("seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash"))
+    sends = trace.of("SEND_ASIDE").select(
+        "seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash")
+    )
     sends = sends.dropDuplicates(["seed", "origin", "number"]).withColumn("was_sent", F.lit(True))
     pairs = got.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
     pairs = pairs.join(sends, ["seed", "origin", "number"], "left")
@@ -57,11 +59,16 @@ def _never_came(trace: Trace) -> DataFrame:
     given = trace.rare("STATE_IN").select("seed", F.col("member").alias("peer")).distinct()
     stayed = stayed.join(F.broadcast(given), ["seed", "peer"], "left_anti").withColumnRenamed("peer", "reader")
     sends = trace.of("SEND_ASIDE").select("seed", "member", "origin", "view", "idx", "t_ns", "seqno", "peer")
-    owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where(
-        "since <= view and (peer = 0 or peer = reader)"
-    )
-    got = trace.of("DELIVER").where("reason = 'out of band'").select(
-        "seed", F.col("member").alias("reader"), "origin", F.explode(F.sequence("seqno", "seqno_last")).alias("seqno")
+    owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where("since <= view and (peer = 0 or peer = reader)")
+    got = (
+        trace.of("DELIVER")
+        .where("reason = 'out of band'")
+        .select(
+            "seed",
+            F.col("member").alias("reader"),
+            "origin",
+            F.explode(F.sequence("seqno", "seqno_last")).alias("seqno"),
+        )
     )
     missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")
     missing = trace.named(missing.withColumnRenamed("reader", "peer"))
@@ -93,8 +100,12 @@ def memory(trace: Trace) -> DataFrame:
     By what the marks say; what is kept for views to come, timers and tables are not in the trace.
     """
     rows = trace.of("STATE").where("to = 0")
-    ahead = F.when(F.col("member") == F.col("origin"), F.col("high") - F.col("low")).otherwise(F.col("high") - F.col("delivered"))
-    each = rows.groupBy(*AT, "view").agg(F.max(ahead).alias("most"), F.max("idx").alias("idx"), F.max("t_ns").alias("t_ns"))
+    ahead = F.when(F.col("member") == F.col("origin"), F.col("high") - F.col("low")).otherwise(
+        F.col("high") - F.col("delivered")
+    )
+    each = rows.groupBy(*AT, "view").agg(
+        F.max(ahead).alias("most"), F.max("idx").alias("idx"), F.max("t_ns").alias("t_ns")
+    )
     sums = each.groupBy("seed", "member", "view").agg(
         F.sum("most").alias("stored"), F.max("idx").alias("idx"), F.max("t_ns").alias("t_ns")
     )
@@ -102,4 +113,8 @@ def memory(trace: Trace) -> DataFrame:
     sizes = sizes.dropDuplicates(["seed", "member", "view"])
     sums = sums.join(F.broadcast(sizes), ["seed", "member", "view"]).join(reaches(trace), ["seed", "member"])
     over = sums.where(F.col("stored") > F.col("members") * F.col("reach"))
-    return violations("S14", over, says("stores %d messages in view %d, %d members times %d may be", "stored", "view", "members", "reach"))
+    return violations(
+        "S14",
+        over,
+        says("stores %d messages in view %d, %d members times %d may be", "stored", "view", "members", "reach"),
+    )

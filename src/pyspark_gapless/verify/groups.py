@@ -39,7 +39,9 @@ def _rosters(trace: Trace) -> DataFrame:
 
 def high_by_view(trace: Trace) -> DataFrame:
     """Return for each life and each of its views how much it had sent to the group before that view."""
-    within = sends(trace).where("to = 0 and epoch = 0").groupBy("seed", "member", "view").agg(F.max("sent").alias("high"))
+    within = (
+        sends(trace).where("to = 0 and epoch = 0").groupBy("seed", "member", "view").agg(F.max("sent").alias("high"))
+    )
     views = trace.rare("MEMBERS").select("seed", "member", F.col("view").alias("since")).distinct()
     before = views.join(within, ["seed", "member"]).where("view < since")
     return before.groupBy("seed", "member", "since").agg(F.max("high").alias("high"))

@@ -41,14 +41,18 @@ def window(trace: Trace) -> DataFrame:
     """
     rows = trace.of("STATE").select(*AT, "idx", "t_ns", "low", "delivered", "high", F.col("high").alias("seqno"))
     rows = rows.join(reaches(trace), ["seed", "member"])
-    rows = rows.withColumn("low", F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered")))
+    rows = rows.withColumn(
+        "low", F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
+    )
     wide = rows.where(F.col("high") - F.col("low") > F.col("reach"))
     return violations("S6", wide, says("its window reaches from %d to %d, %d are allowed", "low", "high", "reach"))
 
 
 def marks(trace: Trace) -> DataFrame:
     """S7: low <= delivered <= high, and none of them goes down while the origin stays a member."""
-    rows = trace.of("STATE").select(*AT, "idx", "t_ns", "view", "low", "delivered", "high", F.col("high").alias("seqno"))
+    rows = trace.of("STATE").select(
+        *AT, "idx", "t_ns", "view", "low", "delivered", "high", F.col("high").alias("seqno")
+    )
     mixed = rows.where("low > delivered or delivered > high")
     order = Window.partitionBy(*AT).orderBy("idx")
     before = F.lag(F.struct("low", "delivered", "high", "view")).over(order)
@@ -67,7 +71,9 @@ def marks(trace: Trace) -> DataFrame:
 
 def _without_returns(trace: Trace, rows: DataFrame) -> DataFrame:
     """Leave out streams whose origin was gone in between: they have begun anew."""
-    told = trace.rare("MEMBERS").select("seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names"))
+    told = trace.rare("MEMBERS").select(
+        "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
+    )
     named = trace.named(rows)
     gone = named.join(told, ["seed", "member"]).where(
         (F.col("number") > F.col("before.view"))
@@ -160,12 +166,15 @@ def acceptance(rows: DataFrame, reach: DataFrame) -> DataFrame:
 
 def acceptance_adds_up(trace: Trace) -> DataFrame:
     """S12, the sum: each message of a run that arrived is either taken or dropped."""
-    rows = trace.of("STORE", "DROPPED").where("to = 0").where(
-        (is_one_of("STORE") & (F.col("k") != count())) | (is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS))
+    rows = (
+        trace.of("STORE", "DROPPED")
+        .where("to = 0")
+        .where(
+            (is_one_of("STORE") & (F.col("k") != count()))
+            | (is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS))
+        )
     )
     key = ("step", "seqno", "seqno_last")
-    sums = rows.groupBy(*AT, *key).agg(
-        F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns")
-    )
+    sums = rows.groupBy(*AT, *key).agg(F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns"))
     odd = sums.where(F.col("k") % count() != 0)
     return violations("S12", odd, says("of %s that arrived %d are taken or dropped", span(), "k"))
