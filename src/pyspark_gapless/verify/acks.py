@@ -40,7 +40,7 @@ def purge_is_safe(trace: Trace) -> DataFrame:
     purges = trace.of("PURGE").select(*AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged"))
     others = counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
     group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
-    ones = purges.where("to != 0").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
+    ones = purges.where("to != 0 and to != member").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
     wanted = group.unionByName(ones.select(group.columns))
     releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
     wanted = wanted.join(F.broadcast(releases), ["seed", "member"])

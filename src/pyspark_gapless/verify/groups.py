@@ -95,8 +95,8 @@ def views(trace: Trace) -> DataFrame:
 def one_group(trace: Trace) -> DataFrame:
     """L6: at the end all are in one view, of exactly those that are there."""
     rest = at_end(trace)
-    last = trace.rare("MEMBERS").groupBy("seed", "member")
-    last = last.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
+    told = trace.rare("MEMBERS").groupBy("seed", "member")
+    last = told.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
     names = trace.lives.select("seed", F.col("life").alias("member"), "name")
     there = rest.join(names, ["seed", "member"], "left").join(last, ["seed", "member"], "left")
     groups = there.groupBy("seed").agg(

@@ -59,7 +59,7 @@ def _is_ordered() -> Column:
 
 
 def _odd(rows: DataFrame) -> DataFrame:
-    """Return the rows that have another hash than the send of the same messages, or than the first who spoke of them."""
+    """Return the rows with another hash than the send of the same messages, or than the first row about them."""
     sent = F.max(F.when(F.col("event") == code("SEND"), F.col("hash")))
     known = rows.groupBy(*SPAN).agg(
         F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),

@@ -111,6 +111,6 @@ def _costs(trace: Trace) -> DataFrame:
     begins = F.col("lost") & ~F.lag("lost", 1, False).over(link)
     frames = frames.withColumn("begins", begins)
     losses = frames.groupBy("seed").agg(F.count_if("lost").alias("lost"), F.count_if("begins").alias("bursts"))
-    spent = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
-    spent = spent.agg(F.count_if(is_one_of("REPAIR")).alias("repairs"), F.count_if(is_one_of("NAK_OUT")).alias("naks"))
+    asked = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
+    spent = asked.agg(F.count_if(is_one_of("REPAIR")).alias("repairs"), F.count_if(is_one_of("NAK_OUT")).alias("naks"))
     return spent.join(losses, "seed", "left").fillna(0, ["lost", "bursts"])

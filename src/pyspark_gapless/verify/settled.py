@@ -10,7 +10,7 @@ from pyspark_gapless.trace.columns import STREAM
 from pyspark_gapless.trace.trace import is_one_of
 from pyspark_gapless.verify.deliveries import parts
 from pyspark_gapless.verify.groups import at_end, counted_from
-from pyspark_gapless.verify.marks import knob
+from pyspark_gapless.verify.marks import knob, states
 from pyspark_gapless.verify.violations import says, span, together, violations
 
 if TYPE_CHECKING:
@@ -90,11 +90,13 @@ def together_owed(trace: Trace) -> DataFrame:
 def stability(trace: Trace) -> DataFrame:
     """L2: everything that a life has sent is acknowledged and delivered by itself; nobody waits for room."""
     rest = F.broadcast(at_end(trace).withColumnsRenamed({"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}))
-    own = trace.of("STATE").where("member = origin").groupBy("seed", "member", "origin")
-    own = own.agg(F.max_by(F.struct("epoch", "idx", "t_ns", "low", "delivered", "high"), "idx").alias("last"))
+    mine = states(trace).where("member = origin").groupBy("seed", "member", "origin")
+    own = mine.agg(F.max_by(F.struct("epoch", "last"), "last.idx").alias("of")).select(
+        "seed", "member", "origin", "of.*"
+    )
     every = trace.lives.select("seed", F.col("life").alias("member"), F.greatest("every", F.lit(1)).alias("every"))
     own = (
-        own.select("seed", "member", "origin", "last.*")
+        own.select("seed", "member", "origin", "epoch", "last.*")
         .join(rest, ["seed", "member"])
         .join(F.broadcast(every), ["seed", "member"])
     )
@@ -137,8 +139,7 @@ def quiet(trace: Trace) -> DataFrame:
 def silence(trace: Trace) -> DataFrame:
     """S16: a group at rest says nothing but for answers to what still arrives, and signs of life as often as is due.
 
-    An answer is what a life says within two ack delays of an arrival anywhere in its group. Signs of life are counted by
-    datagrams: so many as members, heartbeats and beacons allow, and one for each arrival.
+    An answer is what a life says within two ack delays of an arrival anywhere in its group.
     """
     delays = trace.lives.where("own").select(
         "seed", F.col("life").alias("member"), knob("ack_delay_ns").alias("ack_delay_ns")
