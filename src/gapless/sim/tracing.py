@@ -47,6 +47,11 @@ class Tracer:
         self._counts: dict[str, int] = {}
         self._present: dict[str, str] = {}
 
+    def begin(self, t_ns: int, life: Life) -> None:
+        """Write that a life has begun."""
+        self._step += 1
+        self._scribe(t_ns, life)
+
     def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
         """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
         self._step += 1

@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 from struct import error as StructError  # noqa: N812
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
 from gapless.trace.journal import ROW, ROWS_A_FILE, Journal
@@ -113,11 +113,15 @@ class Recorder:
             self._flush()
 
     def answer(self, ready: Ready) -> None:
-        """Take down an answer of the machine."""
+        """Take down an answer of the machine; whatever goes wrong with that is no affair of the group."""
         with self._lock:
-            if self._scribe is not None and not self._ended:
-                self._step += 1
+            if self._scribe is None or self._ended:
+                return
+            self._step += 1
+            try:
                 self._take(*self._scribe.answer(ready))
+            except Exception as error:  # noqa: BLE001 - a bug here must not end a group that has none
+                self._give_up(error)
 
     def dropped(self, sender: Address) -> None:
         """Take down that a datagram of ``sender`` was lost on purpose, on its way in."""
@@ -207,6 +211,11 @@ class Recorder:
         self.rows += len(rows)
         self._idx = idx
 
+    def _give_up(self, error: Exception) -> None:
+        log.error("a bug of the recorder", exc_info=error)
+        assert self._journal is not None
+        self._journal.stop(f"{type(error).__name__}: {error}")
+
     def _flush(self) -> None:
         packed, self._packed = self._packed, []
         journal = self._journal
@@ -235,7 +244,14 @@ def _seal(path: Path) -> None:
         log.warning("the trace stays as it was written: %s", error)
 
 
-def read_mode(text: str) -> dict[str, str | int]:
+class Mode(TypedDict, total=False):
+    """How much is recorded, as options of a recorder."""
+
+    mode: str
+    every: int
+
+
+def read_mode(text: str) -> Mode:
     """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
     mode, colon, every = text.partition(":")
     if mode not in MODES or (colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)):

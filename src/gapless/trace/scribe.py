@@ -8,7 +8,8 @@ that is handed out. The hash runs on over rows of one stream whose runs were sen
 cut elsewhere ends with the same hash; a message in pieces has a hash of its own.
 
 Sampled: of what comes with every run only rows whose range holds a multiple of ``every`` are given, so the same runs
-at every member; marks and acks when they pass one; datagrams are added up. Their hash is that of the row alone.
+at every member; marks and acks when they pass one; datagrams are added up. One in :data:`HASHED` of them has a hash,
+which is that of the row alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from gapless.core.ready import Delivery, Event, Ready, Step
     from gapless.identity import Address
 
+HASHED = 16
+"""Of the rows of a sample those have a hash whose range holds a multiple of so many times ``every``."""
 NOT_BACK_REASON = "not back"
 """Why the origin is not handed what it has sent itself."""
 Values = tuple[Any, ...]
@@ -118,6 +121,7 @@ class Scribe:
         self._got: dict[tuple[Address, int], _Stream] = {}
         self._passed: dict[object, tuple[int, ...]] = {}
         self._datagrams = self._bytes = 0
+        self._own: dict[int, tuple[Run, int, int]] = {}
 
     def answer(self, ready: Ready) -> list[Values]:
         """Return the rows of one answer, but for its datagrams."""
@@ -180,7 +184,7 @@ class Scribe:
             if event == "SEND":
                 stream = self._numbered(step, run)
                 k, crc, hash_first = stream.k - run.count, stream.crc, stream.first
-                if self._sampled:
+                if self._sampled and self._holds_one(first, last, HASHED):
                     crc, hash_first = crc32(run.payload), first
                 if run.flags & NOT_BACK:
                     reason = NOT_BACK_REASON
@@ -226,8 +230,11 @@ class Scribe:
         stream.k += run.count
         if not self._sampled:
             stream.chain(run.first, run.payload, run.sent_ns, run.flags)
-        if run.flags & NOT_BACK and step.to is None:
-            self._stream(self._got, self.me, step.epoch).skip(run.first, run.last)
+        if step.to is None:
+            if run.flags & NOT_BACK:
+                self._stream(self._got, self.me, step.epoch).skip(run.first, run.last)
+            elif not self._sampled and not run.flags & PIECE and len(self._own) < _MOST_OWN:
+                self._own[run.first] = run, stream.crc, stream.first
         return stream
 
     def _headless(self, origin: Address | None, epoch: int, first: int, last: int) -> None:
@@ -248,8 +255,9 @@ class Scribe:
 
     # Sampling
 
-    def _holds_one(self, first: int, last: int) -> bool:
-        return last // self.every != (first - 1) // self.every
+    def _holds_one(self, first: int, last: int, times: int = 1) -> bool:
+        every = self.every * times
+        return last // every != (first - 1) // every
 
     def _is_due(self, step: Step) -> bool:
         """Return whether a row is one of those that a sample keeps."""
@@ -317,25 +325,28 @@ class Scribe:
             payload, flags = content, PIECE | BEGIN | END
         to, reason, count = self._nobody, "", last - first + 1
         part = k = 0
-        if kind in _NUMBERED:
+        stream = None
+        if kind == ONE and origin == self.me:
+            # What a member says to itself is never sent: there is nothing to count against.
+            to, epoch, reason = self._mine, epoch - CONNECTION, "self"
+        elif kind in _NUMBERED:
             stream = self._stream(self._got, origin, epoch)
             if stream.nearby or stream.skipped:
                 stream.advance(first)
             part, k = stream.part, stream.k
             stream.k = k + count
             if kind == ONE:
-                to, epoch = self._mine, epoch - CONNECTION
-                reason = "self" if origin == self.me else ONE
+                to, epoch, reason = self._mine, epoch - CONNECTION, ONE
         else:
-            stream, reason = None, kind
-        if self._sampled:
-            if not (stream is None or self._holds_one(first, last)):
-                return
-            crc, hash_first = crc32(payload), first
-        elif stream is None:
+            reason = kind
+        if self._sampled and stream is not None and not self._holds_one(first, last):
+            return
+        if self._sampled and not self._holds_one(first, last, HASHED):
+            crc = hash_first = 0
+        elif self._sampled or stream is None:
             crc, hash_first = crc32(payload), first
         else:
-            stream.chain(first, payload, sent_ns, flags)
+            self._chain(stream, delivery, payload, sent_ns, flags)
             crc, hash_first = stream.crc, stream.first
         rows.append(
             (
@@ -360,7 +371,18 @@ class Scribe:
             )
         )
 
+    def _chain(self, stream: _Stream, delivery: Delivery, payload: bytes, sent_ns: int, flags: int) -> None:
+        """Let the hash of a stream run on over a delivery; of an own run it is known since that was sent."""
+        own = self._own.pop(delivery.first, None) if delivery.origin == self.me else None
+        if own is not None and own[0] is delivery.content:
+            _, stream.crc, stream.first = own
+            stream.sent_ns = sent_ns
+        else:
+            stream.chain(delivery.first, payload, sent_ns, flags)
 
+
+_MOST_OWN = 64
+"""Of so many own runs it is remembered, until they are handed out, what their hash is: it need not be made twice."""
 _NUMBERED = frozenset({GROUP, ONE})
 _TOLD = frozenset({Started, Lost, Oversized, StateReceived, ViewInstalled, Expelled, Left})
 _RANGES = frozenset({"SEND", "STORE", "PURGE"})

@@ -55,7 +55,7 @@ def seal(folder: Path | str) -> Sealed:
 
 
 def seal_journal(path: Path) -> Path | None:
-    """Seal one journal and return its file of Parquet, which is not there if there are no rows; None if it is in use."""
+    """Seal one journal and return its file of Parquet, which is not there if it has no rows; None if it is in use."""
     with path.open("rb") as journal:
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)

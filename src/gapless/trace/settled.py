@@ -24,10 +24,10 @@ def delivery(facts: Facts) -> Iterator[Violation]:
             if member not in facts.at_end:
                 continue
             has = delivered.get((member, origin), set())
+            missing = numbers - has - facts.stepped_over.get((member, origin), set())
             if member in facts.given:
                 # What its state covers is not handed out; after that nothing may be missing.
-                numbers = {number for number in numbers if number >= min(has, default=number + 1)}
-            missing = numbers - has - facts.stepped_over.get((member, origin), set())
+                missing = {number for number in missing if has and number > min(has)}
             if missing:
                 message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
                 yield Violation("L1", end.t_ns, origin, message)
