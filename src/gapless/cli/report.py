@@ -158,11 +158,28 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def _show(page: Path, figures: dict[str, Any]) -> None:
+    """Print what the page says first, and where it is: on a line of its own, so that no table folds it."""
     from gapless.report.page import judgement
 
-    verdict = judgement(figures)
-    rows = [("verdict", verdict.headline), ("page", escape(str(page))), ("size", words.size(page.stat().st_size))]
-    console().print(make_table(escape(figures["title"]), ("what", "value"), rows))
+    screen, verdict = console(), judgement(figures)
+    rows = [("verdict", verdict.headline), ("found", found(figures)), ("size", words.size(page.stat().st_size))]
+    screen.print(make_table(escape(figures["title"]), ("what", "value"), rows))
+    screen.print(f"page: {page}", soft_wrap=True, markup=False, highlight=False)
+
+
+def found(figures: dict[str, Any]) -> str:
+    """Return the few numbers that everybody asks for first."""
+    if figures["kind"] == "sweep":
+        return f"{words.count(figures['failed'])} of {words.count(figures['runs'])} runs failed"
+    told = {
+        "sent": "sent",
+        "delivered": "delivered",
+        "lost": "lost",
+        "duplicates": "duplicated",
+        "repaired": "repaired",
+    }
+    summary = figures["summary"]
+    return ", ".join(f"{words.count(summary[part])} {word}" for part, word in told.items() if summary[part] is not None)
 
 
 __all__ = ["load", "report"]

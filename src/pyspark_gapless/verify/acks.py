@@ -40,7 +40,7 @@ def purge_is_safe(trace: Trace) -> DataFrame:
     purges = trace.of("PURGE").select(*AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged"))
     others = counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
     group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
-    ones = purges.where("to != 0").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
+    ones = purges.where("to != 0 and to != member").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
     wanted = group.unionByName(ones.select(group.columns))
     releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
     wanted = wanted.join(F.broadcast(releases), ["seed", "member"])
@@ -55,9 +55,7 @@ def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
     before = Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
     early = trace.named(rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged")))
-    return violations(
-        "S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked")
-    )
+    return violations("S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"))
 
 
 def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:

@@ -46,9 +46,9 @@ def says(text: str, *columns: str | Column) -> Column:
 
 def span() -> Column:
     """Return the range of messages that a row is about, for a message."""
-    return F.when(
-        F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
-    ).otherwise(F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string")))
+    return F.when(F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")).otherwise(
+        F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string"))
+    )
 
 
 def count() -> Column:
