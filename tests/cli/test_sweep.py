@@ -121,9 +121,14 @@ def test_a_hunt_shows_failures_with_their_commands(tmp_path: Path, capsys: pytes
     assert "Faults that struck" in told
 
 
-def test_progress_has_a_rate() -> None:
-    progress = Progress(total=100, before=10, done=30, began_s=0.0)
-    assert progress.per_s == pytest.approx(20 / progress.elapsed_s, rel=0.1)
+def test_progress_has_a_rate_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_gapless.sweep.run.monotonic", lambda: 110.0)
+    stand = Progress(total=1_000, before=100, done=100, began_s=100.0)
+    assert command.speed(stand) == "", "nothing is known"
+    stand.done = 120
+    assert command.speed(stand) == "2.0/s, 7:20 left", "what was there before does not count"
+    stand.total = 100_120
+    assert command.speed(stand) == "2.0/s, 13:53:20 left"
 
 
 def test_ctrl_c_ends_in_good_order(

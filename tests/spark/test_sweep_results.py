@@ -259,7 +259,9 @@ def test_a_hunt_sums_up_to_what_gapless_sim_says(tmp_path: Path) -> None:
     assert hunt.never_seen == alone.never_seen
     assert hunt.bound == 3 / 12
     assert summary.ok, "so short a hunt need not have seen everything"
-    assert not replace(summary, hunts=[replace(hunt, thorough=True)]).ok
+    assert not hunt.drawn, "the number of members was given"
+    assert replace(summary, hunts=[replace(hunt, runs=300)]).ok
+    assert not replace(summary, hunts=[replace(hunt, runs=300, drawn=True)]).ok
 
 
 def test_a_cell_sums_up_all_its_runs(tmp_path: Path) -> None:

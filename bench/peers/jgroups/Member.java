@@ -240,7 +240,7 @@ public class Member implements Receiver {
         try {
             ByteBuffer head = ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN);
             long number = 0;
-            while (sending && (total == 0 || number < total)) {
+            while (total == 0 ? sending : number < total) {
                 byte[] data = new byte[sizeBytes];
                 head.clear();
                 head.putInt((int) number).putShort((short) at).putShort((short) turn);

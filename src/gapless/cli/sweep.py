@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from gapless import __version__
@@ -130,22 +130,30 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
     )
     # A copy of the descriptor: while Spark starts, the other one leads to its log.
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
         screen = Console(file=file, force_terminal=True)
-        with Progress(*columns, console=screen, transient=True, speed_estimate_period=120) as progress:
-            task = progress.add_task("Spark starts" if spark else "runs", total=None, rate="")
+        with Progress(*columns, console=screen, transient=True) as progress:
+            task = progress.add_task("Spark starts" if spark else "runs", total=None, speed="")
 
             def tell(stand: Stand) -> None:
                 failed = f", {stand.failed:,} failed" if stand.failed else ""
                 label = f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
-                rate = f"{stand.per_s:.1f}/s" if stand.done > stand.before else ""
-                progress.update(task, total=stand.total, completed=stand.done, rate=rate, description=label)
+                progress.update(task, total=stand.total, completed=stand.done, speed=speed(stand), description=label)
 
             yield tell
+
+
+def speed(stand: Stand) -> str:
+    """Return how fast it goes and how long it will take; nothing before the first runs of this time are done."""
+    if stand.done == stand.before:
+        return ""
+    left_s = round((stand.total - stand.done) / stand.per_s)
+    hours, minutes = left_s // 3600, left_s // 60 % 60
+    left = f"{hours}:{minutes:02}:{left_s % 60:02}" if hours else f"{minutes}:{left_s % 60:02}"
+    return f"{stand.per_s:,.1f}/s, {left} left"
 
 
 # What is printed
