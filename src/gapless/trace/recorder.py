@@ -46,21 +46,32 @@ _MOST = 2**63 - 1
 class Recorder:
     """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
-    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on.
+    ``member`` is how people call it; without that it is known by its durable name, or by where it is reached.
+    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on, and
+    the last one at the end; without ``seals`` that is left to whoever reads the trace.
     """
 
     def __init__(
-        self, folder: Path | str, *, mode: str = "full", every: int = EVERY, rows_a_file: int = ROWS_A_FILE
+        self,
+        folder: Path | str,
+        *,
+        member: str = "",
+        mode: str = "full",
+        every: int = EVERY,
+        rows_a_file: int = ROWS_A_FILE,
+        seals: bool = True,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
         if type(every) is not int or every < 2:
             raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
         self.folder = Path(folder)
+        self.member = member
         self.mode = mode
         self.every = every if mode == "sampled" else 1
         self.rows = 0
         self._rows_a_file = rows_a_file
+        self._seals = seals
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._scribe: Scribe | None = None
@@ -95,7 +106,7 @@ class Recorder:
                 name,
                 config,
                 {},
-                member=member,
+                member=self.member or member,
                 mode=self.mode,
                 every=self.every,
                 clock=TIME_OF_DAY,
@@ -169,7 +180,7 @@ class Recorder:
     def close(self, *, seal: bool = True) -> None:
         """Write no more, and seal what was written, if that is wished and can be done here."""
         self.end()
-        if seal and self._journal is not None and can_seal():
+        if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
                 self._sealer.join()
             for path in sorted(self._journal.folder.glob("*.rows")):
@@ -214,7 +225,7 @@ class Recorder:
         journal = self._journal
         assert journal is not None
         journal.rows(packed)
-        if journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
+        if self._seals and journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
             full, journal.full = journal.full, []
             self._sealer = threading.Thread(target=partial(_seal_all, full), name="gapless-trace", daemon=True)
             self._sealer.start()
