@@ -83,7 +83,9 @@ class Story:
 def story_figures(members: int = 4, messages: int = 600, loss: float = 0.05) -> dict[str, Any]:
     """Return the figures of a run in which all went well."""
     story = Story(members, messages, loss)
-    return figures_of(story.rows(), reach=story.config.capacity, title="orders: 4 members, 5 % loss, one killed")
+    return figures_of(
+        story.rows(), reach=story.config.capacity, title="orders: 4 members, 5 % loss, one killed and back"
+    )
 
 
 def broken_figures(bug: str = "take over a gap", seed: int = 2) -> dict[str, Any]:
