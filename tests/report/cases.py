@@ -285,6 +285,7 @@ def _violation(rng: Random, known: list[str], nth: int) -> dict[str, Any]:
             "to": rng.choice(known),
             "sent_ns": t_ns + at * 100_000,
             "got_ns": None if at % 3 == 0 else t_ns + at * 100_000 + 350_000,
+            "lost": at % 6 == 0,
             "what": f"DATA {known[0]}{at}",
         }
         for at in range(-8, 8)

@@ -510,7 +510,8 @@ def _frames(rows: list[Row], lo_ns: int, hi_ns: int, lives: set[str]) -> list[di
         arrivals = came[row.member, row.peer]
         at = bisect_left(arrivals, row.t_ns)
         got_ns = None if row.frame_id in lost or at == len(arrivals) else arrivals[at]
-        frames.append({"from": row.member, "to": row.peer, "sent_ns": row.t_ns, "got_ns": got_ns, "what": what})
+        lost_too = {"got_ns": got_ns, "lost": row.frame_id in lost}
+        frames.append({"from": row.member, "to": row.peer, "sent_ns": row.t_ns, **lost_too, "what": what})
     return frames[:24]
 
 
