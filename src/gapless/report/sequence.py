@@ -85,7 +85,7 @@ class _Event(NamedTuple):
     @property
     def label(self) -> str:
         """What is written beside the line."""
-        return self.text if self.times == 1 else f"{self.text} ×{self.times}"
+        return self.text if self.times == 1 else f"{self.text} \N{MULTIPLICATION SIGN}{self.times}"
 
 
 def _events(one: dict[str, Any]) -> list[_Event]:
