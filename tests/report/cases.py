@@ -133,7 +133,7 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
 def _life(rng: Random, at: int, name: str) -> dict[str, Any]:
     return {
         "name": name,
-        "member": f"node {at}",
+        "member": f"node {at}" if at % 4 == 3 else name,
         "began_ns": BEGIN_NS + at * 30 * NS_PER_MS,
         "ended_ns": BEGIN_NS + 60 * NS_PER_S,
         "end": ("rest", "left", "killed", "expelled", "something new")[at % 5],

@@ -67,7 +67,7 @@ def test_a_row_of_a_grid_is_the_cell_of_compare() -> None:
     found = run_cell("nakack4", 20.0, Work(2, 9, 100, 1_000_000, 5), cell.config())
     assert list(row) == list(COLUMNS)
     assert (row["key"], row["seed"], row["code"], row["kind"]) == (cell.key, 5, "code", "grid")
-    assert (row["capacity"], row["knobs"]) == (4, [("xmit_interval", "50ms")])
+    assert (row["capacity"], row["knobs"]) == (4, [("capacity", "4"), ("xmit_interval", "50ms")])
     assert (row["frames"], row["bytes"]) == (found.frames, found.sizes_bytes)
     assert (row["p50_ns"], row["p99_ns"], row["max_ns"]) == (found.p50_ns, found.p99_ns, found.max_ns)
     assert row["frames_lost"] == found.frames_lost > 0
@@ -321,8 +321,8 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         assert child.stdout is not None
         written = next(line for line in child.stdout if line.endswith("True\n"))
         child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-        child.stdout.read()  # comes to its end when the worker has gone too
+        child.communicate(timeout=60)  # standard output comes to its end when the worker has gone too
+        assert child.returncode == -signal.SIGKILL
     results = Results(tmp_path / "out")
     kept = int(results.there(small(100_000, text=text)).sum())
     assert kept >= int(written.split()[0]) > 0

@@ -271,7 +271,7 @@ def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(sent: list[tuple[i
 
 def hashes(me: Address, runs: list[Run]) -> dict[tuple[int, int], int]:
     """Return what is written of runs that are delivered, or at their origin sent and delivered."""
-    scribe = Scribe(me, str, str, {event: event for event in EVENTS}, by_view=False)
+    scribe = Scribe(me, str, str, {event: event for event in EVENTS}, str, by_view=False)
     found: dict[tuple[int, int], int] = {}
     for run in runs:
         trace = [Step("SEND", OTHER, run.first, run.last, run=run)] if me == OTHER else []

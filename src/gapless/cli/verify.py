@@ -41,6 +41,9 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
     Several traces under one folder are one. What a process that was killed has left is put in order first. Exits with 1
     if an invariant is violated; docs/verify.md says what each check sees, and what it cannot see.
     """
+    from pyspark_gapless.installed import look
+
+    look()
     from pyspark_gapless.session import session
     from pyspark_gapless.trace import Trace
     from pyspark_gapless.verify.verify import known, verify as run

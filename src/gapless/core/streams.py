@@ -56,7 +56,7 @@ class Streams:
         config: Config,
         rng: Random,
         *,
-        tracing: bool = False,
+        tracing: int = 0,
         rarely: Rarely = rare.never,
     ) -> None:
         if not all(0 <= number <= U64_MAX for number in (*me, group)):

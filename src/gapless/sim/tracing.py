@@ -65,7 +65,7 @@ class Tracer:
         scribe = self._scribes.get(life.name)
         if scribe is None:
             by_view = self._config is not None and self._config.row.numbering == "view"
-            scribe = Scribe(life.address, _named, life_name, _WORDS, by_view=by_view)
+            scribe = Scribe(life.address, _named, life_name, _WORDS, str, by_view=by_view)
             self._scribes[life.name] = scribe
             self._counts[life.name] = 0
             self._present[life.name.rstrip("'")] = life.name

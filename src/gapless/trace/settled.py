@@ -58,8 +58,9 @@ def stability(facts: Facts) -> Iterator[Violation]:
 
 
 def one_group(facts: Facts) -> Iterator[Violation]:
-    """L6: all are in one view, of exactly those that are there."""
-    last = {row.member: row for row in facts.of("MEMBERS")}
+    """L6: all are in one view, of exactly those that are there; what comes after that, such as leaving, is left out."""
+    ends = {member: end.t_ns for member, end in facts.at_end.items()}
+    last = {row.member: row for row in facts.of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)}
     ids = {(row.view, row.origin) for member, row in last.items() if member in facts.at_end}
     for member, end in facts.at_end.items():
         told = last.get(member)

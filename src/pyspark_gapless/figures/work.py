@@ -127,7 +127,7 @@ class Work:
     @cached_property
     def counts(self) -> DataFrame:
         """How many rows of what there are, by life and step."""
-        return self._keep(traffic.counts(self.rows, self.step()).frame)
+        return self._keep(traffic.counts(self.rows, self.step(), simulated=self.known.simulated).frame)
 
     @cached_property
     def events(self) -> list[Row]:

@@ -24,6 +24,8 @@ SAMPLED = "sampled"
 """The mode of a life of which only some rows were written."""
 RARE = ("BEGIN", "VIEW", "MEMBERS", "START", "LOST", "STATE_IN", "EXPELLED", "LEFT", "REST", "END")
 """What happens a few times in a life, however much it sends."""
+BULKY = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
+"""Columns that rare rows have no use for, and that are long to read."""
 SMALL = 200_000
 """A frame with more rows is not held by the driver."""
 VIRTUAL = "virtual"
@@ -108,8 +110,9 @@ class Trace:
         return self._once[name]
 
     def rare(self, *events: str) -> DataFrame:
-        """Return the rows of some of the events that are :data:`RARE`; all of them are read once."""
-        return self.once("rare", lambda: self.of(*RARE)).where(is_one_of(*events))
+        """Return the rows of some of the events that are :data:`RARE`, without columns that mean nothing there."""
+        columns = [name for name in self.rows.columns if name not in BULKY]
+        return self.once("rare", lambda: self.of(*RARE).select(*columns)).where(is_one_of(*events))
 
     @cached_property
     def kinds(self) -> set[tuple[str, str]]:

@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 def acks_were_sent(trace: Trace) -> DataFrame:
-    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out."""
+    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out.
+
+    In a simulated trace: has sent before.
+    """
     reader = F.when(F.col("event") == code("ACK_OUT"), F.col("member")).otherwise(F.col("peer"))
     rows = trace.of("ACK_OUT", "ACK_IN").withColumn("reader", reader)
     said = rows.groupBy(*STREAM, "reader", "seqno_last").agg(
-        F.max(F.when(is_one_of("ACK_OUT"), 1).otherwise(0)).alias("out"),
+        F.min(F.when(is_one_of("ACK_OUT"), F.col("step"))).alias("sent_step"),
+        F.min(F.when(is_one_of("ACK_IN"), F.col("step"))).alias("step"),
         F.min(F.when(is_one_of("ACK_IN"), F.struct("idx", "t_ns", "member"))).alias("in"),
     )
-    false = said.where("out = 0").join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    early = "sent_step is null or sent_step > step" if trace.simulated else "sent_step is null"
+    false = said.where("in is not null").where(early).join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
     false = false.select("*", "in.*").drop("in").withColumnRenamed("reader", "peer")
     false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
     return violations("S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"))

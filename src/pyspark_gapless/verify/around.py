@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from gapless.trace.schema import NAMES
-from pyspark_gapless.trace.columns import ddl
+from pyspark_gapless.trace.columns import STREAM, ddl
 from pyspark_gapless.trace.trace import is_one_of
 from pyspark_gapless.verify.violations import VIOLATION
 
@@ -22,6 +22,8 @@ NEAR = 8
 """So many rows of the life before and after the one that shows a violation."""
 MOST_ROWS = 40
 """So many rows around one violation are shown."""
+BLOCK = 4096
+"""Rows about a message are looked up by blocks of so many; no run is longer."""
 CHATTER = ("TX", "RX", "TIMER", "STATE")
 """What others do all the time, and says nothing about certain messages."""
 FRAMES = {
@@ -39,36 +41,41 @@ def around(trace: Trace, violations: DataFrame, near: int = NEAR) -> DataFrame:
     ``violations`` has the columns of a violation and ``nth``. Around are the rows of its life, ``near`` before and as
     many after, and the rows of any life about the same message of the same stream. ``here`` marks the row itself.
     """
-    wanted = F.broadcast(
-        violations.select(
-            "nth",
-            "check",
-            "seed",
-            F.col("member").alias("v_member"),
-            F.col("idx").alias("v_idx"),
-            F.col("origin").alias("v_origin"),
-            F.col("epoch").alias("v_epoch"),
-            F.col("to").alias("v_to"),
-            F.col("seqno").alias("v_seqno"),
-        )
+    beside = violations.select(
+        "nth",
+        "check",
+        "seed",
+        "member",
+        F.col("idx").alias("v_idx"),
+        F.explode(F.sequence(F.col("idx") - near, F.col("idx") + near)).alias("idx"),
     )
-    beside = (F.col("member") == F.col("v_member")) & F.col("idx").between(F.col("v_idx") - near, F.col("v_idx") + near)
-    same = (
-        (F.col("v_origin") != 0)
-        & (F.col("origin") == F.col("v_origin"))
-        & (F.col("epoch") == F.col("v_epoch"))
-        & (F.col("to") == F.col("v_to"))
-        & F.col("v_seqno").between(F.greatest("seqno", F.lit(1)), F.col("seqno_last"))
-        & ~is_one_of(*CHATTER)
+    beside = trace.rows.join(F.broadcast(beside), ["seed", "member", "idx"])
+    beside = beside.withColumn("here", F.col("idx") == F.col("v_idx")).withColumn(
+        "far", F.abs(F.col("idx") - F.col("v_idx"))
     )
-    found = trace.rows.join(wanted, "seed").where(beside | same)
-    is_here = (F.col("member") == F.col("v_member")) & (F.col("idx") == F.col("v_idx"))
-    found = found.withColumn("here", is_here)
-    nearest = Window.partitionBy("nth").orderBy(
-        F.desc("here"), F.when(beside, 0).otherwise(1), F.abs(F.col("idx") - F.col("v_idx"))
+    block = F.floor(F.col("seqno") / BLOCK)
+    same = violations.where("origin != 0").select(
+        "nth",
+        "check",
+        *STREAM,
+        F.col("member").alias("v_member"),
+        F.col("idx").alias("v_idx"),
+        F.col("seqno").alias("v_seqno"),
+        F.explode(F.array(block, block + 1)).alias("block"),
     )
+    rows = trace.rows.where(~is_one_of(*CHATTER)).withColumn("block", F.floor(F.col("seqno_last") / BLOCK))
+    same = rows.join(F.broadcast(same), [*STREAM, "block"]).where(
+        F.col("v_seqno").between(F.greatest("seqno", F.lit(1)), F.col("seqno_last"))
+        & ~((F.col("member") == F.col("v_member")) & F.col("idx").between(F.col("v_idx") - near, F.col("v_idx") + near))
+    )
+    same = same.withColumns(
+        {"here": F.lit(False), "far": F.lit(near) + 1 + F.abs(F.col("seqno_last") - F.col("v_seqno"))}
+    )
+    columns = ("nth", "check", "here", "far", *trace.rows.columns)
+    found = beside.select(*columns).unionAll(same.select(*columns))
+    nearest = Window.partitionBy("nth").orderBy("far", "t_ns", "member", "idx")
     found = found.withColumn("nearest", F.row_number().over(nearest)).where(F.col("nearest") <= MOST_ROWS)
-    return found.select("nth", "check", "here", *trace.rows.columns)
+    return found.drop("far", "nearest")
 
 
 def shown(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from gapless.wire.codec import REASONS
 from pyspark_gapless.trace.trace import event_name, is_one_of, worked_out
 from pyspark_gapless.verify.groups import at_end, rosters
 from pyspark_gapless.verify.marks import reaches, states
-from pyspark_gapless.verify.violations import says, span, together, violations
+from pyspark_gapless.verify.violations import numbers, says, span, together, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,7 +31,7 @@ def out_of_band(trace: Trace) -> DataFrame:
     Unreliable messages have no numbers: nothing of them is shown.
     """
     got = trace.of("DELIVER").where("reason = 'out of band'")
-    got = got.withColumn("number", F.explode(F.sequence("seqno", "seqno_last")))
+    got = got.withColumn("number", F.explode(numbers()))
     sends = trace.of("SEND_ASIDE").select(
         "seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash")
     )
@@ -66,7 +66,7 @@ def _never_came(trace: Trace) -> DataFrame:
             "seed",
             F.col("member").alias("reader"),
             "origin",
-            F.explode(F.sequence("seqno", "seqno_last")).alias("seqno"),
+            F.explode(numbers()).alias("seqno"),
         )
     )
     missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")

@@ -9,7 +9,7 @@ from pyspark.sql import Window, functions as F  # noqa: N812
 from pyspark_gapless.trace.columns import AT
 from pyspark_gapless.trace.trace import code, is_one_of
 from pyspark_gapless.verify.marks import knob
-from pyspark_gapless.verify.violations import count, says, span, together, violations
+from pyspark_gapless.verify.violations import count, numbers, says, span, together, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +24,7 @@ ONE_BLOCK = 256
 
 def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
     """Return a row for each message of the ranges, as ``number``."""
-    return rows.select(*AT, *columns, F.explode(F.sequence("seqno", "seqno_last")).alias("number"))
+    return rows.select(*AT, *columns, F.explode(numbers()).alias("number"))
 
 
 def repairs_are_asked_for(trace: Trace) -> DataFrame:
@@ -75,9 +75,7 @@ def _held(trace: Trace) -> DataFrame:
             F.col("idx").alias("stored_idx"),
             F.col("seqno").alias("first"),
             F.col("seqno_last").alias("last"),
-            F.explode(F.sequence(F.floor(F.col("seqno") / ONE_BLOCK), F.floor(F.col("seqno_last") / ONE_BLOCK))).alias(
-                "block"
-            ),
+            F.explode(numbers(ONE_BLOCK)).alias("block"),
         )
     )
     stored = stored.join(F.broadcast(blocks), [*AT, "block"], "left_semi")

@@ -33,6 +33,8 @@ class Verdict:
     checks: list[Finding] = field(default_factory=list)
     incomplete: list[dict[str, Any]] = field(default_factory=list)
     violations: list[dict[str, Any]] = field(default_factory=list)
+    failing: dict[int, list[str]] = field(default_factory=dict)
+    """The seeds that break promises, each with the ids of these, as far as violations were looked at."""
 
     @property
     def ok(self) -> bool:

@@ -53,7 +53,9 @@ def verify(
             continue
         progress(check.id, rows)
         found, total = _first_of(check(trace))
-        first += found
+        first += found[:MOST_OF_ONE]
+        for seed in sorted({row["seed"] for row in found}):
+            verdict.failing.setdefault(seed, []).append(check.id)
         state = VIOLATED if total else HELD
         verdict.checks.append(Finding(check.id, check.name, state, rows, total, why))
     if first:
@@ -137,7 +139,7 @@ def _first_of(found: DataFrame) -> tuple[list[dict[str, Any]], int]:
         total = found.count()
     rows = table.to_pylist()
     rows.sort(key=lambda row: (row["seed"], row["t_ns"], row["idx"]))
-    return rows[:MOST_OF_ONE], total
+    return rows, total
 
 
 MOST_LOOKED_AT = 10_000

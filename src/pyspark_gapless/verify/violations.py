@@ -51,6 +51,16 @@ def span() -> Column:
     )
 
 
+LONGEST = 1 << 16
+"""Of a range that is longer only the beginning is looked at message by message: a trace may hold any nonsense."""
+
+
+def numbers(step: int = 1) -> Column:
+    """Return the messages that a row is about as an array; with ``step`` the blocks of so many that they lie in."""
+    last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + LONGEST))
+    return F.sequence("seqno", last) if step == 1 else F.sequence(F.floor(F.col("seqno") / step), F.floor(last / step))
+
+
 def count() -> Column:
     """Return how many messages a row is about."""
     return F.col("seqno_last") - F.col("seqno") + 1
