@@ -255,10 +255,11 @@ def test_a_violation_is_drawn_as_a_sequence(browser: Browser, pages: Pages) -> N
             "(() => { const s = document.querySelector('#sequence-0 svg');"
             " return {here: [...s.querySelectorAll('.here')].length, arrows: s.querySelectorAll('.arrow').length,"
             " events: s.querySelectorAll('.event').length,"
+            " times: [...s.querySelectorAll('.event')].map(e => Number(e.textContent.split('\u00d7')[1] || 1)),"
             " lives: [...s.querySelectorAll('.life-name')].map(e => e.lastChild.textContent)}; })()"
         )
         assert drawn["here"] == 1
-        assert drawn["events"] == len(first["rows"])
+        assert sum(drawn["times"]) == len(first["rows"]), "rows that repeat are folded"
         assert drawn["arrows"] == len(first["frames"]) > 3
         assert drawn["lives"][:2] == [first["origin"], first["member"]]
         page.run("document.querySelector('#sequence-0 .stage').focus()")

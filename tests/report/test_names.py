@@ -23,6 +23,15 @@ def test_the_lives_of_a_member_are_told_apart() -> None:
     assert found["sent"] == 3
 
 
+def test_only_what_names_a_life_is_renamed() -> None:
+    """A life that is called like a state must not change what the page says about a check."""
+    given = figures(("violated", "held", 1), mode="violated", verdict={"checks": [{"state": "violated"}]})
+    found = named({**given, "blocked": [{"caused_by": [{"member": "violated"}]}]})
+    assert found["verdict"] == given["verdict"]
+    assert found["mode"] == "violated"
+    assert found["blocked"] == [{"caused_by": [{"member": "held"}]}]
+
+
 def test_names_that_would_be_taken_for_each_other_are_left_alone() -> None:
     lives = ("a.1", "x", 1), ("a.2", "x", 2), ("b.1", "x'", 3)
     given = figures(*lives, windows=[{"member": "a.1"}])

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+LIVES = frozenset({"from", "life", "maker", "member", "members", "origin", "peer", "to"})
+"""The parts of figures that name a life."""
+
 
 def named(figures: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of a run with the names of lives that people know."""
@@ -32,12 +35,12 @@ def _names(figures: dict[str, Any]) -> dict[str, str]:
     return found if len(set(found.values())) == len(found) else {}
 
 
-def _renamed(value: Any, names: dict[str, str]) -> Any:
-    """Return a value in which every text that is the name of a life is what that is called."""
+def _renamed(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
+    """Return a value in which every life is called by its name; a text elsewhere, such as a state, is none."""
     if isinstance(value, str):
-        return names.get(value, value)
+        return names.get(value, value) if is_life else value
     if isinstance(value, dict):
-        return {key: _renamed(each, names) for key, each in value.items()}
+        return {key: _renamed(each, names, is_life=key in LIVES) for key, each in value.items()}
     if isinstance(value, list):
-        return [_renamed(each, names) for each in value]
+        return [_renamed(each, names, is_life=is_life) for each in value]
     return value
