@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_the_stacks_of_jgroups(name: str) -> None:
         transport=contender.transport,
         options=contender.options,
     )
-    tags = {element.tag.rpartition("}")[2]: element.attrib for element in ElementTree.fromstring(jgroups.stack(task))}
+    tags = {element.tag.rpartition("}")[2]: element.attrib for element in ET.fromstring(jgroups.stack(task))}
     transport = tags[contender.transport.upper()]
     assert (transport["bind_addr"], transport["bind_port"]) == ("192.0.2.2", "7001")
     assert ("NAKACK4" in tags, "pbcast.NAKACK2" in tags) == ("nakack4" in name, "nakack2" in name)
