@@ -13,6 +13,7 @@ PYTHON ?=
 WORKERS ?= 2
 SEEDS ?= 20
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 # A command of that name may exist and still fail (a pyenv shim of a version that is not active), and a
 # distribution may ship python without venv, so each candidate has to prove itself by running.
@@ -57,13 +58,11 @@ format: setup ## let ruff rewrite imports and layout
 	@$(BIN)/ruff check --select I --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-demo: setup ## a group at work, in a minute
-	@$(BIN)/gapless demo
+demo: setup ## the main job: a lossy group, a kill, tables on Spark, verified traces, a report
+	@$(BIN)/gapless demo --output out/demo
 
-bench: setup ## measure the core, a group over UDP, and the pipeline into Spark
-	@$(BIN)/python bench/core.py
-	@$(BIN)/python bench/udp.py
-	@$(BIN)/python bench/spark.py
+bench: setup ## measure Gapless and its peers, in turns (BENCH_ARGS=--quick for a look)
+	@$(BIN)/python bench/run.py $(BENCH_ARGS)
 
 chaos: setup ## kill the pipeline on Spark part by part, with 20 seeds, then fill its spool
 	@$(BIN)/gapless chaos --seeds $(SEEDS)

@@ -1,4 +1,4 @@
-"""A contender at work: its processes, its server, what they are told and what they answer; none outlives the measurement."""
+"""A contender at work: its processes, its server, what they are told and answer; none outlives the measurement."""
 
 from __future__ import annotations
 
@@ -155,7 +155,19 @@ class Group:
             settings.write_text("max_pending: 512MB\nwrite_deadline: 30s\n", encoding="utf-8")
             command = [path, "-a", host, "-p", port, "-c", str(settings)]
         else:
-            command = [path, "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--protected-mode", "no"]
+            command = [
+                path,
+                "--bind",
+                host,
+                "--port",
+                port,
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--protected-mode",
+                "no",
+            ]
         command = [*(self._network.prefix(self.shape.members) if self._network else []), *leash(command)]
         log = (self._folder / "server.log").open("w+", encoding="utf-8", errors="replace")
         self._logs.append(log)
@@ -192,6 +204,11 @@ class Group:
         for log in self._logs:
             log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run now."""
+        return [process.pid for process in (*self._processes, *([self._server] if self._server else ()))]
 
     # Speaking
 

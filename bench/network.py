@@ -1,8 +1,9 @@
 """A network that loses packets: one namespace for each member, on a bridge, with MTU 1500, and a filter that drops.
 
 Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP and for every library,
-so that every receiver has its own luck. Segmentation by the interface is off: what is dropped is one packet, as on a wire.
-It takes the rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is found out by trying.
+so that every receiver has its own luck. Segmentation by the interface is off: what is dropped is one packet, as on a
+wire. It takes the rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is found out by
+trying.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 NET = "10.213.77"
 MTU = 1500
-_OFFLOADS = ("tso", "gso", "gro", "tx-udp-segmentation")
 
 
 class UnavailableError(Exception):
@@ -114,9 +114,11 @@ class Network:
                 self._iptables(at, share)
 
     def _nft(self, at: int, share: float) -> None:
-        rule = f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop" if share else ""
-        chain = f"chain c {{ type filter hook input priority 0; {rule} \n}}"
-        script = f"add table ip loss\ndelete table ip loss\ntable ip loss {{ {chain} }}\n"
+        rule = (
+            f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop\n" if share else ""
+        )
+        chain = f"chain loss {{\ntype filter hook input priority 0;\n{rule}}}\n"
+        script = f"add table ip bench\ndelete table ip bench\ntable ip bench {{\n{chain}}}\n"
         _call(*self.prefix(at), "nft", "-f", "-", said=script)
 
     def _iptables(self, at: int, share: float) -> None:
@@ -133,7 +135,12 @@ def _remove_stale() -> None:
     for line in listed.splitlines():
         name = line.split()[0] if line.strip() else ""
         words = name.split("-")
-        if len(words) == 3 and words[0] == "gapless" and words[1].isdecimal() and not Path(f"/proc/{words[1]}").exists():
+        if (
+            len(words) == 3
+            and words[0] == "gapless"
+            and words[1].isdecimal()
+            and not Path(f"/proc/{words[1]}").exists()
+        ):
             _call("ip", "netns", "del", name)
 
 
@@ -141,4 +148,6 @@ def _call(*command: str, said: str | None = None) -> None:
     done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
     if done.returncode:
         shown: Sequence[str] = command[4:] if command[:3] == ("ip", "netns", "exec") else command
-        raise UnavailableError(f"{' '.join(shown)}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else ''}")
+        raise UnavailableError(
+            f"{' '.join(shown)}: {done.stderr.strip().splitlines()[0] if done.stderr.strip() else ''}"
+        )

@@ -7,7 +7,7 @@ fewer, so that a run ends within the hour. Each case says who takes part.
 from __future__ import annotations
 
 from bench.groups import Shape
-from bench.workloads import JOINED, MEMORY, SLOWED, STARTED, STOPPED, STREAMS, TRIPS, Case
+from bench.workloads import JOINED, MEMORY, SLOWED, STARTED, STOPPED, STREAMS, TRIPS, Case, Metric
 
 NAKACK4_UDP = ("jgroups-nakack4-udp", "jgroups-nakack4-udp-tuned")
 NAKACK2_UDP = ("jgroups-nakack2-udp", "jgroups-nakack2-udp-tuned")
@@ -52,8 +52,8 @@ def everybody(*, quick: bool) -> list[list[Case]]:
     """N members, all sending, over UDP and over TCP."""
     found = []
     for members in (3,) if quick else (2, 3, 4, 8):
-        udp = ("gapless-udp", *NAKACK4_UDP)
-        tcp = ("gapless-tcp", "jgroups-nakack4-tcp")
+        udp: tuple[str, ...] = ("gapless-udp", *NAKACK4_UDP)
+        tcp: tuple[str, ...] = ("gapless-tcp", "jgroups-nakack4-tcp")
         if members == 3 and not quick:
             udp = ("gapless-udp", "gapless-mesh", *NAKACK4_UDP, *NAKACK2_UDP, "cyclonedds")
             tcp = (*tcp, "jgroups-nakack2-tcp", *OTHERS_TCP)
@@ -62,7 +62,12 @@ def everybody(*, quick: bool) -> list[list[Case]]:
         for name, contenders in (("UDP", udp), ("TCP", tcp)):
             sizes = (100, 1000) if quick else (100, 1000, 10_000)
             shape = Shape(members, members)
-            found.append([Case("all", f"{members} members, {name}, {size} B", contenders, shape=shape, size_bytes=size) for size in sizes])
+            found.append(
+                [
+                    Case("all", f"{members} members, {name}, {size} B", contenders, shape=shape, size_bytes=size)
+                    for size in sizes
+                ]
+            )
     return found
 
 
@@ -70,7 +75,7 @@ def fan(*, quick: bool) -> list[list[Case]]:
     """One sender."""
     found = []
     for receivers in (3,) if quick else (1, 3, 7):
-        contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "jgroups-nakack4-udp")
+        contenders: tuple[str, ...] = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "jgroups-nakack4-udp")
         if receivers == 3 and quick:
             contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh")
         elif receivers == 3:
@@ -81,14 +86,26 @@ def fan(*, quick: bool) -> list[list[Case]]:
             )
         shape = Shape(receivers + 1, 1)
         found.append(
-            [Case("fan", f"1 → {receivers}, {size} B", contenders, shape=shape, size_bytes=size) for size in (100, 1000)]
+            [
+                Case("fan", f"1 → {receivers}, {size} B", contenders, shape=shape, size_bytes=size)
+                for size in (100, 1000)
+            ]
         )
     return found
 
 
 def one(*, quick: bool) -> list[list[Case]]:
     """Two members, each to the other."""
-    contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "cyclonedds", "nats", "jgroups-nakack4-udp", "jgroups-nakack4-tcp")
+    contenders: tuple[str, ...] = (
+        "gapless-udp",
+        "gapless-tcp",
+        "pyzmq",
+        "zenoh",
+        "cyclonedds",
+        "nats",
+        "jgroups-nakack4-udp",
+        "jgroups-nakack4-tcp",
+    )
     if quick:
         contenders = contenders[:3]
     shape = Shape(2, 2, "one")
@@ -101,7 +118,12 @@ def limits(*, quick: bool) -> list[list[Case]]:
     found = []
     for name, contenders in (("UDP", udp), ("TCP", ("gapless-tcp", "raw-tcp"))):
         sizes = (1000,) if quick else (100, 1000)
-        found.append([Case("limit", f"3 members, {name}, {size} B", contenders, shape=Shape(3, 3), size_bytes=size) for size in sizes])
+        found.append(
+            [
+                Case("limit", f"3 members, {name}, {size} B", contenders, shape=Shape(3, 3), size_bytes=size)
+                for size in sizes
+            ]
+        )
     return found
 
 
@@ -121,9 +143,9 @@ def _loss(share: float) -> Case:
     return Case("loss", f"3 members, 1000 B, {share:.1%} lost", contenders, shape=Shape(3, 3), loss=share)
 
 
-def _single(workload: str, title: str, metrics: tuple[object, ...], how: str, shape: Shape, size_bytes: int) -> Case:
+def _single(workload: str, title: str, metrics: tuple[Metric, ...], how: str, shape: Shape, size_bytes: int) -> Case:
     contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "nats", "jgroups-nakack4-udp", "jgroups-nakack4-tcp")
-    return Case(workload, title, contenders, metrics, shape, size_bytes, how=how)  # type: ignore[arg-type]
+    return Case(workload, title, contenders, metrics, shape, size_bytes, how=how)
 
 
 def _join() -> Case:
@@ -140,7 +162,9 @@ def _memory() -> Case:
 
 
 def _streams() -> Case:
-    return Case("memory", "992 streams in one process", ("gapless-udp", "pyzmq"), STREAMS, Shape(1, 1), 8, how="streamed")
+    return Case(
+        "memory", "992 streams in one process", ("gapless-udp", "pyzmq"), STREAMS, Shape(1, 1), 8, how="streamed"
+    )
 
 
 def _start() -> Case:

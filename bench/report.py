@@ -1,7 +1,7 @@
 """What is shown of outcomes: tables for a person, JSON for a program, a page for the docs. Ratios come first.
 
-A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead, whichever way the figure is
-better. The median of the rounds stands first, the lowest and the highest behind it.
+A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead, whichever way the
+figure is better. The median of the rounds stands first, the lowest and the highest behind it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def rows(case: Case, outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
             yield [one.contender, why, *[""] * (len(header(case)) - 2)]
             continue
         ratios = [
-            "" if ours is None or one is ours else show_spread(ratio(ours, one, metric), 2) for metric in case.metrics[:2]
+            "" if ours is None or one is ours else show_spread(ratio(ours, one, metric), 2)
+            for metric in case.metrics[:2]
         ]
         values = [show_spread(figures(one, metric), metric.digits) for metric in case.metrics]
         note = verdict(one) + (f"; later failed: {one.failed}" if one.failed else "")
@@ -177,7 +178,10 @@ def page_part(about: dict[str, Any], peers: Sequence[Peer], outcomes: Sequence[O
     """Return the generated part of the page."""
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in about.items()), ""]
     lines += ["| library | version | beside it | |", "|---|---|---|---|"]
-    lines += [f"| {peer.name} | {peer.version} | {peer.server} | {escaped(peer.reason and 'missing: ' + peer.reason)} |" for peer in peers]
+    lines += [
+        f"| {peer.name} | {peer.version} | {peer.server} | {escaped(peer.reason and 'missing: ' + peer.reason)} |"
+        for peer in peers
+    ]
     for workload, title in WORKLOADS.items():
         mine = [case for case in cases(outcomes) if case.workload == workload]
         if mine:

@@ -1,7 +1,7 @@
 """Gapless and its peers, in turns, in one run: ``bench/run.py``. docs/benchmarks.md says what is measured and how.
 
-Every message carries a number, and every receiver checks all of them. What cannot be had is reported as missing, with the
-reason. Nothing is left running, whatever happens.
+Every message carries a number, and every receiver checks all of them. What cannot be had is reported as missing, with
+the reason. Nothing is left running, whatever happens.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def names(known: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def number(lowest: float, highest: float, kind: type[int] | type[float]) -> Callable[[str], float]:
+def number(lowest: float, highest: float, kind: type[int | float]) -> Callable[[str], float]:
     """Return what reads a number."""
 
     def read(text: str) -> float:
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--peers", type=names(list(CONTENDERS), "contender"), metavar="NAME,…",
                       help=f"measure only these: {', '.join(CONTENDERS)}")  # fmt: skip
     made.add_argument("--rounds", type=number(1, 1000, int), metavar="N", help="rounds to take the median of (3)")
-    made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.8)")
+    made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.6)")
     made.add_argument("--quick", action="store_true", help="one short round of fewer cases, to see that it works")
     made.add_argument("--offline", action="store_true", help="fetch and install nothing; use what is there")
     made.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
@@ -156,9 +156,7 @@ def measure(
                 except UnavailableError as error:
                     way = f"the library's own fault injection drops packets, since {error}"
                     progress.note(way)
-            course = Course(
-                environment, rounds=rounds, seconds=seconds, network=network, tick=progress, warm=warm
-            )
+            course = Course(environment, rounds=rounds, seconds=seconds, network=network, tick=progress, warm=warm)
             if network or not any(case.loss for case in cases):
                 outcomes += course.run(cases, CONTENDERS)
             else:
@@ -168,13 +166,15 @@ def measure(
 
 
 def without_network(course: Course, cases: list[Case], why: str) -> list[Outcome]:
-    """Measure loss where no network can be made: only those that can drop packets by themselves, one loss after the other."""
+    """Measure loss where no network can be made: only those that can drop packets by themselves, one by one."""
     from dataclasses import replace
 
     outcomes = []
     for case in cases:
         able = tuple(
-            name for name in case.contenders if CONTENDERS[name].peer in OWN_FAULTS and CONTENDERS[name].transport == "udp"
+            name
+            for name in case.contenders
+            if CONTENDERS[name].peer in OWN_FAULTS and CONTENDERS[name].transport == "udp"
         )
         outcomes += course.run([replace(case, contenders=able)], CONTENDERS)
         outcomes += [
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     rounds = int(options.rounds or (1 if options.quick else 3))
-    seconds = options.seconds or (0.4 if options.quick else 0.8)
+    seconds = options.seconds or (0.4 if options.quick else 0.6)
     groups = narrowed(plan(options.only, quick=options.quick), options.peers)
     if not groups:
         parser().error("none of these contenders takes part in these workloads")
@@ -227,9 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int, seconds: float) -> int:
     """Measure, and show what came out."""
-    progress, begun_s = Progress(quiet=options.json), time.monotonic()
+    progress, begun_s = Progress(quiet=options.json and not sys.stderr.isatty()), time.monotonic()
     environment = Environment()
-    wanted = list(dict.fromkeys(CONTENDERS[name].peer for cases in groups for case in cases for name in case.contenders))
+    wanted = list(
+        dict.fromkeys(CONTENDERS[name].peer for cases in groups for case in cases for name in case.contenders)
+    )
     environment.get(wanted, progress.note, install=not options.offline)
     peers = [environment.peers[name] for name in wanted]
     for peer in peers:
@@ -245,7 +247,9 @@ def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int,
         screen = console()
         screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
         print_tables(screen, outcomes)
-        screen.print("ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead", style="dim")
+        screen.print(
+            "ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead", style="dim"
+        )
     if options.write:
         write_page(PAGE, page_part(about, peers, outcomes))
         progress.note(f"written to {PAGE.relative_to(ROOT)}")

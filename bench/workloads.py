@@ -1,13 +1,15 @@
 """What is measured: workloads, the cases of each, and how a contender is put through one.
 
-Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns, round by round, so that a slow
-moment of the machine falls on all alike. Where starting, stopping or joining is what is measured, each round has its own processes.
+Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns, round by round, so
+that a slow moment of the machine falls on all alike. Where starting, stopping or joining is what is measured, each
+round has its own processes.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.groups import FailedError, Group, Shape
@@ -23,10 +25,23 @@ if TYPE_CHECKING:
 Round = dict[str, float]
 """The figures of one round, by the names of metrics."""
 
-SETTLE_S = 0.3
+SETTLE_S = 0.2
 """So long all senders work before the first mark."""
+LEAD_S = 1.0
+"""So long senders work before one stops, or one more comes."""
 STOP_S = 2.0
+"""So long one stands still."""
+AFTER_S = 1.5
+"""So long is looked on afterwards."""
+FILL_S = 2.0
+"""So long it takes until every buffer on the way to a slow receiver is full."""
+SLOW_S = 2.0
+"""So long is measured then; some work in bursts."""
+LOAD_S = 1.0
+"""So long members work before their memory is measured again."""
 SLOW_PER_S = 5_000.0
+MOST_ROUNDS = {"stopped": 2, "slowed": 2, "joined": 2, "remembered": 1, "streamed": 1}
+"""Rounds that take long, or always find the same, are fewer."""
 
 
 class Metric(NamedTuple):
@@ -72,6 +87,9 @@ STARTED = (
 )
 
 
+PAIR = Shape(2, 2)
+
+
 @dataclass(frozen=True)
 class Case:
     """One comparison."""
@@ -80,7 +98,7 @@ class Case:
     title: str
     contenders: tuple[str, ...]
     metrics: tuple[Metric, ...] = FLOW
-    shape: Shape = Shape(2, 2)
+    shape: Shape = PAIR
     size_bytes: int = 1000
     loss: float = 0.0
     how: str = "flow"
@@ -171,9 +189,9 @@ class Course:
             if case.how == "rtt":
                 group.tell("rtt", size_bytes=case.size_bytes, seconds=warm_s)
             else:
-                # by size, since a JVM compiles for what it sees
-                for size_bytes in dict.fromkeys(each.size_bytes for each in cases):
-                    work(group, size_bytes, warm_s / len(cases))
+                sizes = list(dict.fromkeys(each.size_bytes for each in cases))
+                for size_bytes in sizes:  # a JVM compiles for what it sees
+                    work(group, size_bytes, warm_s / len(sizes))
         except FailedError as error:
             failed[contender.name] = str(error)
             group.close()
@@ -202,7 +220,7 @@ class Course:
         self, cases: Sequence[Case], contenders: dict[str, Contender], outcomes: dict[tuple[Case, str], Outcome]
     ) -> None:
         for case in cases:
-            for _ in range(self.rounds):
+            for _ in range(min(self.rounds, MOST_ROUNDS.get(case.how, self.rounds))):
                 for name in case.contenders:
                     outcome = outcomes[case, name]
                     if outcome.missing or outcome.failed:
@@ -281,14 +299,14 @@ def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) 
         work(group, case.size_bytes, contender.warm_s * course.warm)
         group.tell("prepare", turn=group.next_turn(), size_bytes=case.size_bytes)
         group.tell("go", samples=True)
-        time.sleep(1.0)
+        time.sleep(LEAD_S)
         victim = case.shape.members - 1
         stopped_ns = time.monotonic_ns()
         group.stop_one(victim)
         time.sleep(STOP_S)
         group.continue_one(victim)
         continued_ns = time.monotonic_ns()
-        time.sleep(1.5)
+        time.sleep(AFTER_S)
         checks = group.end_round()
     felt = [suffering(check["samples"], stopped_ns, continued_ns) for check in checks[1:victim]]
     return {**{key: max(each[key] for each in felt) for key in felt[0]}, **faults(checks)}
@@ -310,7 +328,7 @@ def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns:
         if (has - had) / (end_ns - start_ns) < half:
             suffered_ns += end_ns - start_ns
             recovered_ns = max(recovered_ns, end_ns - continued_ns)
-    for (start_ns, had), (end_ns, has) in zip(after, after[1:], strict=False):
+    for (start_ns, had), (end_ns, has) in pairwise(after):
         silence_ns = silence_ns + end_ns - start_ns if has == had else 0
         longest_ns = max(longest_ns, silence_ns)
     return {"suffered_s": suffered_ns / 1e9, "silence_s": longest_ns / 1e9, "recovered_s": max(0, recovered_ns) / 1e9}
@@ -337,9 +355,9 @@ def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -
             rate = SLOW_PER_S if at == slow else 0.0
             group.tell_one(at, "prepare", turn=turn, size_bytes=case.size_bytes, slow_per_s=rate)
         group.tell("go")
-        time.sleep(2.0)  # until every buffer on the way is full
+        time.sleep(FILL_S)
         first = group.mark().answers
-        time.sleep(max(1.0, course.seconds))
+        time.sleep(SLOW_S)
         second = group.mark().answers
         checks = group.end_round()
     speeds = [
@@ -359,17 +377,19 @@ def joined(course: Course, case: Case, contender: Contender, outcome: Outcome) -
         work(group, case.size_bytes, contender.warm_s * course.warm)
         group.tell("prepare", turn=turn, size_bytes=case.size_bytes)
         group.tell("go", samples=True)
-        time.sleep(0.7)
+        time.sleep(LEAD_S)
         started_ns = time.monotonic_ns()
         group.spawn(newcomer, joins_late=True)
         ready = group.hear([newcomer])[0]
-        time.sleep(0.7)
+        time.sleep(AFTER_S)
         checks = group.end_round()
     first_ns = checks[newcomer]["first_ns"]
     if not first_ns:
         raise FailedError("the newcomer has got nothing")
     silence_s = max(
-        suffering(check["samples"], started_ns, started_ns)["silence_s"] for check in checks[:newcomer] if check["samples"]
+        suffering(check["samples"], started_ns, started_ns)["silence_s"]
+        for check in checks[:newcomer]
+        if check["samples"]
     )
     return {
         "joined_s": (first_ns - ready["begun_ns"]) / 1e9,
@@ -385,7 +405,7 @@ def remembered(course: Course, case: Case, contender: Contender, outcome: Outcom
         outcome.promises = group.ready[0].get("promises", "")
         members = case.shape.members
         idle = sum(answer["memory_bytes"] for answer in group.mark().answers) / members
-        work(group, case.size_bytes, 1.0)
+        work(group, case.size_bytes, LOAD_S)
         loaded = sum(answer["memory_bytes"] for answer in group.mark().answers) / members
         server = group.server_memory_bytes()
     return {"idle_mb": idle / 1e6, "loaded_mb": loaded / 1e6, "server_mb": server / 1e6}

@@ -1,8 +1,9 @@
 """What an adapter is, and what the process around it does: ``python -m bench.peers.base TASK``.
 
-The process says one line when it has reached everybody, then does what it is told, a JSON object a line, with one line for
-an answer: ``prepare`` a round, ``go`` and send as fast as the library lets it, ``mark`` what has come and what it has cost so
-far, ``stop``, ``check`` that everything has come, ``rtt`` for round trips. When nobody speaks to it any more, it ends.
+The process says one line when it has reached everybody, then does what it is told, a JSON object a line, with one line
+for an answer: ``prepare`` a round, ``go`` and send as fast as the library lets it, ``mark`` what has come and what it
+has cost so far, ``stop``, ``check`` that everything has come, ``rtt`` for round trips. When nobody speaks to it any
+more, it ends.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ PATIENCE_S = 60.0
 """How long members wait for each other, and for the last message where it is promised."""
 QUIET_S = 0.7
 """Where nothing is promised, nothing more is waited for when nothing has come for so long."""
-BATCH_BYTES = 64_000
+BATCH_BYTES = 240_000
 """Messages are made for a library in batches of so many bytes, at least one, at most ``MOST_IN_BATCH``."""
-MOST_IN_BATCH = 1000
+MOST_IN_BATCH = 2400
 SAMPLE_S = 0.01
 """So often a receiver notes how much has come, where that is asked for."""
 
@@ -137,7 +138,9 @@ class Process:
     def run(self) -> None:
         """Be ready, then do what comes."""
         begun_ns = time.monotonic_ns()
-        threading.Thread(target=self._listen, daemon=True).start()  # first of all, to hear when nobody is there any more
+        threading.Thread(
+            target=self._listen, daemon=True
+        ).start()  # first of all, to hear when nobody is there any more
         self.do_prepare(*self.task.begin)
         self.member.open()
         greets = self.member.greets and self.task.mode != "rtt" and not self.task.joins_late
@@ -207,15 +210,15 @@ class Process:
         if samples:
             threading.Thread(target=self._sample, daemon=True).start()
         if self.task.is_sender:
+            self._working = True
             threading.Thread(target=self._send, args=(total,), daemon=True, name="sender").start()
         return {}
 
     def _send(self, total: int) -> None:
         batch = total or max(1, min(MOST_IN_BATCH, BATCH_BYTES // self._size_bytes))
         batch = self.task.options.get("batch", batch) if not total else batch
-        self._working = True
         try:
-            while self._sending.is_set():
+            while total or self._sending.is_set():
                 self.member.send(numbered(self.sent, batch, self._size_bytes, self.task.at, self._turn))
                 self.sent += batch
                 if total:
@@ -312,7 +315,9 @@ def main() -> None:
     try:
         Process(adapter(task)).run()
     except BaseException as error:  # noqa: BLE001 - threads of a library must not keep it alive
-        print(error if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(
+            error if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}", file=sys.stderr, flush=True
+        )
         os._exit(1)
 
 

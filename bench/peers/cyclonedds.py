@@ -1,10 +1,11 @@
 """Eclipse Cyclone DDS with its Python binding, over UDP (RTPS), multicast where the interface carries it.
 
-Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of dropping, and repairs what
-the network loses; in order for each writer.
+Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of dropping, and repairs
+what the network loses; in order for each writer.
 
-Configured: reliable, keep-all, a writer may block for 30 s; socket buffers as large as the kernel grants (it asks for what
-``net.core.rmem_max`` allows); one participant each on the interface that is measured. The type is a sequence of octets.
+Configured: reliable, keep-all, a writer may block for 30 s; socket buffers as large as the kernel grants (it asks for
+what ``net.core.rmem_max`` allows); one participant each on the interface that is measured. The type is a sequence of
+octets.
 
 Batching: one ``write`` for each message, as users do; with ``WriteBatch`` on, Cyclone gathers small samples into one
 packet when it is flushed, and the adapter flushes after every batch that it gets, where the binding can.

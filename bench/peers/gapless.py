@@ -2,27 +2,25 @@
 
 Promises: every message of each sender once, in order, without a gap; a sender waits while a receiver has no room.
 
-Configured: the defaults, except that members gather quickly (``found_after``, ``join_interval``), which has no part in what
-is measured, and that a sender does not get its own messages (``loopback``), as with all others here. ``udp`` is what
-``join`` takes by itself: multicast where the interface carries it, else a copy to each (``mesh``); ``tcp`` is TCP. Start-up
-is measured with the defaults throughout.
+Configured: the defaults, except that members gather quickly (``found_after``, ``join_interval``), which has no part in
+what is measured, and that a sender does not get its own messages (``loopback``), as with all others here. ``udp`` is
+what ``join`` takes by itself: multicast where the interface carries it, else a copy to each (``mesh``); ``tcp`` is TCP.
+Start-up is measured with the defaults throughout.
 
-Batching: ``send_many`` with the batches that every adapter gets, ``batches()`` to receive; with ``each`` the program takes
-one message at a time from a batch, and with ``single`` it also sends one at a time, which is the slowest way there is.
+Batching: ``send_many`` with the batches that every adapter gets, ``batches()`` to receive; with ``each`` the program
+takes one message at a time from a batch, and with ``single`` it also sends one at a time, which is the slowest way
+there is.
 """
 
 from __future__ import annotations
 
 import threading
-from random import Random
 from typing import Any
 
-from bench.peers.base import PATIENCE_S, Member, Task
+from bench.peers.base import PATIENCE_S, Member
 from gapless import blocking
 from gapless.discovery import Discovery
 from gapless.face.joining import TRANSPORTS
-from gapless.sim.faults import Loss
-from gapless.transport.chaos import Chaos
 
 GATHER = {"found_after": "200ms", "join_interval": "50ms"}
 
@@ -63,6 +61,11 @@ class Adapter(Member):
         made = TRANSPORTS[name](task.host, task.port, discovery=Discovery.parse(where, group="bench"))
         if not task.loss:
             return made
+        from random import Random
+
+        from gapless.sim.faults import Loss
+        from gapless.transport.chaos import Chaos
+
         return Chaos(made, [Loss(Random(task.at), [task.loss])], name=str(task.at), call=str)
 
     def _read(self) -> None:

@@ -1,14 +1,14 @@
 """JGroups, driven by a Java program of our own (jgroups/Member.java), compiled when it is first needed.
 
-Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers (NAKACK4 by its window,
-NAKACK2 by MFC).
+Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers (NAKACK4 by its
+window, NAKACK2 by MFC).
 
-Configured: the protocols and attributes of the stacks that JGroups ships (``udp-new.xml`` and ``tcp-new.xml`` for NAKACK4,
-``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the ports, discovery by the known places over TCP, and
-diagnostics off. Over UDP it asks for large socket buffers by itself, and gets what ``net.core.rmem_max`` allows. Members
-are merged and suspected as by default. ``tuned`` asks for the largest buffers there are, asks for repairs after 20 ms rather
-than 500 ms, and has a window that the receive buffers can take at 1 KB a message (NAKACK4), or credits of that size (NAKACK2).
-Java with 256 to 1024 MB of heap and the collector that the machine gets by default.
+Configured: the protocols and attributes of the stacks that JGroups ships (``udp-new.xml`` and ``tcp-new.xml`` for
+NAKACK4, ``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the ports, discovery by the known places over
+TCP, and diagnostics off. Over UDP it asks for large socket buffers by itself, and gets what ``net.core.rmem_max``
+allows. Members are merged and suspected as by default. ``tuned`` asks for the largest buffers there are, asks for
+repairs after 20 ms rather than 500 ms, and has a window that the receive buffers can take at 1 KB a message (NAKACK4),
+or credits of that size (NAKACK2). Java with 256 to 1024 MB of heap and the collector that the machine gets by default.
 
 Batching: one ``send`` for each message, as users do; the bundler of JGroups gathers them. Received in batches
 (``receive(MessageBatch)``). A group is warmed up for seconds before it is measured, for the sake of the JVM.
@@ -53,7 +53,9 @@ def _udp(task: Task, tuned: bool) -> str:
     first = task.ports[0]
     buffers = ""
     if tuned:
-        buffers = ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M" mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
+        buffers = (
+            ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M" mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
+        )
     return (
         f'<UDP bind_addr="{task.host}" bind_port="{task.port}" mcast_addr="239.8.{first >> 8}.{first & 255}"'
         f' mcast_port="{first}" ip_ttl="1" {BUNDLER}{buffers}/>\n<RED/>\n<PING/>'
@@ -100,7 +102,17 @@ def command(task: Task, java: str, jar: Path, classes: Path, folder: Path) -> li
     path = folder / f"stack-{task.ports[0]}-{task.at}.xml"
     path.write_text(stack(task), encoding="utf-8")
     wanted = task.members or len(task.hosts)
-    words = [str(path), f"m{task.at}", task.at, len(task.hosts), task.senders, wanted, task.mode, task.joins_late, *task.begin]
+    words = [
+        str(path),
+        f"m{task.at}",
+        task.at,
+        len(task.hosts),
+        task.senders,
+        wanted,
+        task.mode,
+        task.joins_late,
+        *task.begin,
+    ]
     return [
         java,
         *HEAP,

@@ -1,9 +1,10 @@
 """zeromq-pyre: a group of peers over TCP, found by beacons (ZRE).
 
-Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it is gone; what is lost
-is counted here, and not judged.
+Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it is gone; what is
+lost is counted here, and not judged.
 
-Configured: the defaults, except the port of the beacons. It takes the first interface that is not loopback, if there is one. There is no flow control.
+Configured: the defaults, except the port of the beacons. It takes the first interface that is not loopback, if there is
+one. There is no flow control.
 
 Batching: one ``shout`` for each message, as users do.
 """

@@ -1,7 +1,7 @@
 """What a thousand streams in one process take: ``python -m bench.peers.streams PEER`` prints kilobytes for each.
 
-Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one message on each. pyzmq: as many
-pairs of PUSH and PULL over TCP, one message on each. In both, both ends of a stream are in the process.
+Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one message on each.
+pyzmq: as many pairs of PUSH and PULL over TCP, one message on each. In both, both ends of a stream are in the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def of_gapless() -> float:
     for group in groups:
         assert group.view is not None
         for member in group.view.members:
-            if member.node != group.address.node:
+            if member != group.me:
                 group.send(b"12345678", member)
     for group in groups:
         for _ in range(MEMBERS - 1):

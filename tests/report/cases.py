@@ -10,6 +10,23 @@ from tests.report.simulated import CHECKED
 
 BEGIN_NS = 1_794_800_000_000_000_000
 """A time of day, as in traces of real processes."""
+SUMMARY = {
+    "sent": 3_200_000,
+    "delivered": 99_200_000,
+    "expected": 99_200_000,
+    "lost": 0,
+    "duplicates": 0,
+    "out_of_order": 0,
+    "naks": 40_000,
+    "repairs": 39_000,
+    "repaired": 71_000,
+    "frames_lost": 512_345,
+    "latency_p50_ns": 840_000,
+    "latency_p99_ns": 31_000_000,
+    "latency_max_ns": 2_400_000_000,
+    "messages_per_s": 1_653_333.3,
+    "bytes_per_s": 211_626_666.6,
+}
 HOSTILE = (
     "<script>window.hacked=1</script>",
     '"><img src=x onerror=window.hacked=1>',
@@ -60,19 +77,7 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
     """Return made-up figures of many members that all send: as large as figures get."""
     rng = Random(7)
     known = [*names, *(f"producer-{at:02d}.eu-central-1.example.com:7{at:03d}" for at in range(members))][:members]
-    lives = [
-        {
-            "name": name,
-            "member": f"node {at}",
-            "began_ns": BEGIN_NS + at * 30 * NS_PER_MS,
-            "ended_ns": BEGIN_NS + 60 * NS_PER_S,
-            "end": ("rest", "left", "killed", "expelled", "something new")[at % 5],
-            "offset_ns": rng.randrange(-5_000_000, 5_000_000),
-            "uncertainty_ns": rng.randrange(10_000, 400_000),
-            "events": rng.randrange(10**7),
-        }
-        for at, name in enumerate(known)
-    ]
+    lives = [_life(rng, at, name) for at, name in enumerate(known)]
     streams = [(member, origin) for member in known for origin in known]
     return {
         "kind": "run",
@@ -82,12 +87,7 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
         "mode": "full",
         "simulated": False,
         "verdict": _verdict(known, violations),
-        "summary": {
-            **{"sent": 3_200_000, "delivered": 99_200_000, "expected": 99_200_000, "lost": 0, "duplicates": 0},
-            **{"out_of_order": 0, "naks": 40_000, "repairs": 39_000, "repaired": 71_000, "frames_lost": 512_345},
-            **{"latency_p50_ns": 840_000, "latency_p99_ns": 31_000_000, "latency_max_ns": 2_400_000_000},
-            **{"messages_per_s": 1_653_333.3, "bytes_per_s": 211_626_666.6},
-        },
+        "summary": dict(SUMMARY),
         "lives": lives,
         "views": [
             {
@@ -127,6 +127,19 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
             "complete": True,
             "tables": [{"table": known[0], "rows": 3_200_000, "batches": 12, "size_bytes": 123_456_789}],
         },
+    }
+
+
+def _life(rng: Random, at: int, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "member": f"node {at}" if at % 4 == 3 else name,
+        "began_ns": BEGIN_NS + at * 30 * NS_PER_MS,
+        "ended_ns": BEGIN_NS + 60 * NS_PER_S,
+        "end": ("rest", "left", "killed", "expelled", "something new")[at % 5],
+        "offset_ns": rng.randrange(-5_000_000, 5_000_000),
+        "uncertainty_ns": rng.randrange(10_000, 400_000),
+        "events": rng.randrange(10**7),
     }
 
 
@@ -272,6 +285,7 @@ def _violation(rng: Random, known: list[str], nth: int) -> dict[str, Any]:
             "to": rng.choice(known),
             "sent_ns": t_ns + at * 100_000,
             "got_ns": None if at % 3 == 0 else t_ns + at * 100_000 + 350_000,
+            "lost": at % 6 == 0,
             "what": f"DATA {known[0]}{at}",
         }
         for at in range(-8, 8)
@@ -315,3 +329,85 @@ def unjudged() -> dict[str, Any]:
     found = crowd(3, points=30)
     del found["verdict"]
     return found
+
+
+PROFILES = ("nakack4", "nakack", "classic", "unicast3")
+
+
+def sweep(*, failed: int = 0, missing: int = 0, hunt: bool = True) -> dict[str, Any]:
+    """Return made-up figures of a sweep."""
+    cells = [
+        _cell(profile, members, loss) for members in (3, 8, 20) for loss in (0.0, 1.0, 5.0) for profile in PROFILES
+    ]
+    failures = [
+        {
+            "seed": 2**62 + nth,
+            "profile": "nakack4",
+            "violations": [{"check": "S3", "t_ns": NS_PER_S, "member": HOSTILE[0], "message": HOSTILE[1]}] * 3,
+            "error": None,
+            "replay": f"gapless sim {2**62 + nth} --profile nakack4",
+            "shrink": f"gapless shrink {2**62 + nth} --profile nakack4",
+        }
+        for nth in range(failed)
+    ]
+    return {
+        "kind": "sweep",
+        "title": "protocols",
+        "runs": 360,
+        "missing": missing,
+        "failed": failed,
+        "violations": 3 * failed,
+        "other_runs": 0,
+        "cells": cells,
+        "hunts": [_hunt()] if hunt else [],
+        "failures": failures,
+    }
+
+
+def _cell(profile: str, members: int, loss: float) -> dict[str, Any]:
+    worse = 1 + PROFILES.index(profile)
+    frames = {"data": 1000, "repair": int(20 * loss), "ack": 100 * worse, "nak": int(9 * loss), "tail": 40}
+    return {
+        "profile": profile,
+        "members": members,
+        "loss": loss,
+        "knobs": {},
+        "messages": 100,
+        "size_bytes": 100,
+        "mutant": None,
+        "runs": 10,
+        "failed": 0,
+        "violations": 0,
+        "expected": 1000,
+        "delivered": 1000,
+        "events": 5000,
+        "steps": 4000,
+        "simulated_ns": NS_PER_S,
+        "cpu_s": 0.5,
+        "p50_ns": 1_000_000,
+        "p99_ns": int(1_000_000 * (1 + worse * loss + members)),
+        "deliveries_per_s": 9000.5 / worse,
+        "frames": frames,
+        "bytes": {kind: 120 * number for kind, number in frames.items()},
+        "repairs_per_lost_frame": None if not loss else 0.9,
+        "frames_per_message": sum(frames.values()) / 1000,
+    }
+
+
+def _hunt() -> dict[str, Any]:
+    return {
+        "groups": "membership",
+        "seeds": 300,
+        "failed": 0,
+        "violations": 0,
+        "events": 10**6,
+        "steps": 10**6,
+        "messages": 30_000,
+        "simulated_seconds": 1234.5,
+        "cpu_s": 60.0,
+        "thorough": True,
+        "a_bug_shows_in_less_than": 0.01,
+        "faults": {"loss": 1200, "crash": 300, "pause": 0},
+        "must_happen": {"a view is lost": 12, "a merge": 3},
+        "must_happen_missing": [],
+    }

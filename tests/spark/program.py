@@ -1,6 +1,7 @@
 """A program for Spark that does not know where it runs: it prints where its tasks ran and what it read, as JSON.
 
-Its one argument is JSON: ``settings`` for the session, ``spool`` to read, ``table`` to write with its ``checkpoint``.
+Its one argument is JSON: ``settings`` for the session, ``spool`` to read, ``table`` to write with its ``checkpoint``,
+and the ``grid`` and the folder of a ``sweep``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,22 @@ def sums(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in found.orderBy("origin").collect()]
 
 
+def sweep_grid(grid: str, folder: str) -> list[tuple[str, int, str]]:
+    """Run every cell of a grid with two seeds; return their digests."""
+    import threading
+    from pathlib import Path
+
+    from pyspark_gapless.sweep.cells import code_digest
+    from pyspark_gapless.sweep.grid import read_grid
+    from pyspark_gapless.sweep.results import Results, Wanted
+    from pyspark_gapless.sweep.run import Plan, run
+
+    cells = read_grid(grid)
+    run(Plan(cells, range(2), Path(folder)), lambda _: None, threading.Event())
+    batches = Results(Path(folder)).scan(Wanted(cells, range(2), code_digest()))
+    return [(row["key"], row["seed"], row["digest"]) for batch in batches for row in batch.to_pylist()]
+
+
 def main() -> None:
     from pyspark_gapless.session import session
 
@@ -68,6 +85,8 @@ def main() -> None:
     }
     if "spool" in asked:
         found |= read_spool(spark, asked["spool"], asked["table"], asked["checkpoint"])
+    if "sweep" in asked:
+        found["sweep"] = sweep_grid(asked["grid"], asked["sweep"])
     print(json.dumps(found))
     spark.stop()
 

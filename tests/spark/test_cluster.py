@@ -1,4 +1,4 @@
-"""One program, unchanged, on a standalone cluster and through Spark Connect.
+"""One program, unchanged, on a standalone cluster and through Spark Connect: it reads a spool, and runs a sweep.
 
 The Python of the executors of the cluster has everything but this package: they run what the session has sent them.
 """
@@ -22,6 +22,7 @@ from pyspark_gapless.chaos.driver import QUICK
 from pyspark_gapless.shipping import package_root, package_zip
 from tests.spark.cluster import connect_server
 from tests.spark.spools import A, B, Writer
+from tests.spark.sweeping import SMALL, rows_in_process, small
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -73,7 +74,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def run_program(master: str, python: Path, spool: Path, folder: Path, settings: Mapping[str, object]) -> dict[str, Any]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     environ |= {"PYTHONPATH": str(package_root()), "GAPLESS_MASTER": master, "PYSPARK_PYTHON": str(python)}
-    places = {"spool": str(spool), "table": str(folder / "table"), "checkpoint": str(folder / "checkpoint")}
+    places = {name: str(folder / name) for name in ("table", "checkpoint", "sweep")}
+    places |= {"spool": str(spool), "grid": SMALL}
     command = [sys.executable, str(PROGRAM), json.dumps({"settings": settings} | places)]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,6 +88,8 @@ def run_program(master: str, python: Path, spool: Path, folder: Path, settings: 
     ]
     assert found["batch"] == every
     assert found["stream"] == every
+    alone = [[row["key"], row["seed"], row["digest"]] for row in rows_in_process(small(2))]
+    assert sorted(found["sweep"]) == alone, "the results have come to this machine, and are those of single runs"
     shipped = package_zip().name
     for task in found["tasks"]:
         assert Path(task["gapless"]).parts[-3:] == (shipped, "gapless", "__init__.py")

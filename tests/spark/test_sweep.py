@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
+from bench import sweep as bench
 from gapless.cli.app import run as gapless
 from pyspark_gapless.datasets import SchemaError
 from pyspark_gapless.datasets.runs import SweepRuns
@@ -91,3 +92,21 @@ def test_spark_that_gives_up_is_told_in_a_line(spark: SparkSession) -> None:
     error = engine.explain(PySparkException("Job aborted: lost\n at org.apache\n at java"))
     assert str(error) == "Spark has given up: Job aborted: lost"
     assert engine.explain(ValueError("mine")) is None
+
+
+def test_what_spark_costs_is_measured(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--seeds", "3", "--rounds", "2", "--workers", "1", "--json", "--folder", str(tmp_path)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["seeds"], report["rounds"], report["violations"], report["same_digests"]) == (3, 2, 0, True)
+    assert report["overhead"] == pytest.approx(report["wall_s"]["spark"] / report["wall_s"]["plain"] - 1, abs=0.2)
+    assert list(tmp_path.iterdir()) == [], "nothing stays behind"
+    bench.show({"cores": 2}, report)
+    assert "0 violations; the digests of both are the same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--seeds", "0"], ["--rounds", "x"], ["--folder", "nowhere"]])
+def test_a_bad_option_of_the_bench_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main(options)
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Mark, Part, bars
-from gapless.report.markup import Html, called, join, shorten
+from gapless.report.markup import Html, called, in_order, join, shorten
 from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, table_rows, thin, thinned
 from gapless.report.windows import stream_name
 
@@ -53,7 +53,7 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
     shares = _shares(across)
     values = [[_at_share(histogram, share) for share in shares] for _, histogram in drawn]
     known = [value for row in values for value in row if value]
-    up = axes.logarithmic(max(min(known), _LEAST_NS), max(known))
+    up = axes.logarithmic(max(min(known, default=1e6), _LEAST_NS), max(known, default=1e6))
     lines = [
         Line(name, row, nth + 1, heavy=not nth) for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
     ]
@@ -130,7 +130,7 @@ def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
             before[part] = max(before[part] or 0, point[part] or 0)
     ranked = sorted(members, key=lambda name: -max(point["latency_p99_ns"] or 0 for point in members[name]))
     chosen = [("the worst member at each time", [worst[t_ns] for t_ns in sorted(worst)])] if len(members) > 1 else []
-    chosen += [(f"at {name}", members[name]) for name in sorted(ranked[:MOST_MEMBERS])]
+    chosen += [(f"at {name}", members[name]) for name in sorted(ranked[:MOST_MEMBERS], key=in_order)]
     known = [
         value
         for _, points in chosen

@@ -8,7 +8,7 @@ from typing import Any
 from gapless.report import axes, words
 from gapless.report.axes import Axis
 from gapless.report.bars import BarRow, Part, bars
-from gapless.report.markup import Html, called, join, shorten
+from gapless.report.markup import Html, called, in_order, join, shorten
 from gapless.report.plot import Line, Panel, Table, chooser, figure, key, line_plot, table_rows, thin, thinned
 
 MOST_MEMBERS = 24
@@ -39,7 +39,7 @@ def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
             cell[part] += point[part]
     busiest = sorted(members, key=lambda name: -sum(point["sent"] + point["delivered"] for point in members[name]))
     chosen = [("all members together", [whole[t_ns] for t_ns in sorted(whole)])] if len(members) > 1 else []
-    chosen += [(f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS])]
+    chosen += [(f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS], key=in_order)]
     rows = table_rows(len(chosen))
     pictures = [_one(nth, name, points, across, step_ns, rows) for nth, (name, points) in enumerate(chosen)]
     return chooser("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
@@ -200,7 +200,7 @@ def waiting(figures: dict[str, Any]) -> Html | None:
         parts, before = [], 0.0
         for nth, cause in enumerate(causes[:6]):
             until = min(one["blocked_ns"], before + cause["blocked_ns"])
-            say = f"{one['member']} waited {words.duration(cause['blocked_ns'])} for {cause['member']}"
+            say = f"{one['member']} waited {words.duration(cause['blocked_ns'])} for {_cause(cause)}"
             fill = ("block", "hatch", "dots")[nth % 3]
             parts.append(Part(before, until, 2 + nth % 3, say, fill))
             before = until
@@ -209,7 +209,7 @@ def waiting(figures: dict[str, Any]) -> Html | None:
                 f"{one['member']} waited {words.duration(one['blocked_ns'] - before)}; nobody in particular was behind"
             )
             parts.append(Part(before, one["blocked_ns"], 7, say))
-        held = ", ".join(shorten(cause["member"], 14) for cause in causes[:2])
+        held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
         value = words.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
         rows.append(BarRow(one["member"], parts, value=value))
     behind = Table(
@@ -240,8 +240,14 @@ def waiting(figures: dict[str, Any]) -> Html | None:
     )
 
 
+def _cause(cause: dict[str, Any]) -> str:
+    """Return for whom, or if it was nobody in particular for what, a send waited."""
+    told = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
+    return str(cause["member"] or told.get(cause["reason"], cause["reason"]))
+
+
 def _causes(one: dict[str, Any]) -> Html:
     parts: list[object] = []
     for cause in sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])[:12]:
-        parts += [called(cause["member"], 40), f" {words.duration(cause['blocked_ns'])} "]
+        parts += [called(_cause(cause), 40), f" {words.duration(cause['blocked_ns'])} "]
     return join(parts) if parts else join((words.NONE,))

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f\ufffe\uffff]")
+# Control characters are valid in no page; half of a surrogate pair is valid in JSON, and in no encoding.
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_SPECIAL = re.compile("[&<>\"'\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_NUMBERS = re.compile(r"(\d+)", re.ASCII)
 _VOID = frozenset({"br", "link", "meta"})
 _SVG_LEAF = frozenset({"circle", "line", "path", "rect", "use"})
 
@@ -29,8 +32,9 @@ def text(value: object) -> Html:
     """Return a value as markup: markup stays as it is, everything else is escaped."""
     if isinstance(value, Html):
         return value
-    # Half of a surrogate pair is valid in JSON and in no encoding; a control character is valid in no page.
-    plain = str(value).encode("utf-8", "replace").decode("utf-8")
+    plain = str(value)
+    if _SPECIAL.search(plain) is None:
+        return Html(plain)
     return Html(escape(_NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", plain)))
 
 
@@ -66,6 +70,11 @@ def shorten(name: str, most: int) -> str:
         return name
     head = (most - 1) // 2
     return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names as people do: ``node 2`` before ``node 10``."""
+    return [(len(part) if part.isdigit() else 0, part) for part in _NUMBERS.split(name)]
 
 
 def data(value: object) -> Html:

@@ -162,7 +162,7 @@ def _waterfall(ended: list[dict[str, Any]]) -> Html:
     typical = _typical(ended)
     rows = [typical] if typical is not None else []
     for one in shown:
-        again = f", {one['naks']:g} naks" if one["naks"] > 1 else ""
+        again = f", {one['naks']} naks" if one["naks"] > 1 else ""
         parts = [
             Part(low, high, colour, f"{_name(one)}: {what}, {words.duration(high - low)}", fill)
             for what, colour, fill, low, high in _phases(one)

@@ -200,7 +200,7 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
         tag("span", check, class_="check-id bad"),
         " ",
         tag("span", what, class_="message"),
-        tag("span", f"{more}, seed {one['seed']:g}, {one['profile'] or 'no profile'}", class_="soft"),
+        tag("span", f"{more}, seed {one['seed']}, {one['profile'] or 'no profile'}", class_="soft"),
     )
     parts = [tag("p", f"The promise: {MEANINGS[check]}", class_="note")] if check in MEANINGS else []
     parts += [_command(name, one[name]) for name in ("replay", "shrink") if one[name]]
@@ -210,7 +210,7 @@ def _failure(nth: int, one: dict[str, Any]) -> Html:
             for v in one["violations"][:50]
         ]
         content = Table(("check", "at", "member", "what"), rows, numeric=frozenset({1}))
-        label = f"All {len(one['violations'])} violations of seed {one['seed']:g}"
+        label = f"All {len(one['violations'])} violations of seed {one['seed']}"
         parts.append(tag("details", tag("summary", label), table(content, label), class_="behind"))
     return tag("details", head, *parts, class_="violation card", id=f"failure-{nth}", open=nth < 5)
 
@@ -263,7 +263,7 @@ def _fixed(name: str, value: float | None) -> str:
 def _setting(cell: dict[str, Any]) -> str:
     knobs = cell["knobs"] if isinstance(cell["knobs"], dict) else {}
     parts = [f"{name} {value}" for name, value in sorted(knobs.items())]
-    parts.append(f"{cell['messages']:g} messages of {words.size(cell['size_bytes'] or 0)}")
+    parts.append(f"{cell['messages']} messages of {words.size(cell['size_bytes'] or 0)}")
     return ", ".join(parts)
 
 

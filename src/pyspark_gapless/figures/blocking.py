@@ -8,7 +8,7 @@ from pyspark.sql import Window, functions as F  # noqa: N812
 
 from pyspark_gapless.datasets import Dataset
 from pyspark_gapless.figures.rows import LIFE
-from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,17 +38,24 @@ class Waits(Dataset):
 
 
 class Blocked(Dataset):
-    """Each life that waited: how many of its sends, for how long at least one of them, and the longest of one."""
+    """For how long at least one send of a life waited, by whom it waited for; ``times`` it then went on."""
 
     name = "blocked"
     columns: ClassVar = {
         "seed": "bigint",
         "member": "bigint",
-        "times": "bigint",
+        "cause": "bigint",
+        "reason": "string",
         "blocked_ns": "bigint",
-        "longest_ns": "bigint",
-        "caused_by": "array<struct<blocked_ns:bigint,times:bigint,cause:bigint,reason:string>>",
+        "times": "bigint",
     }
+
+
+class Longest(Dataset):
+    """The longest that one send of a life waited."""
+
+    name = "longest"
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "longest_ns": "bigint"}
 
 
 def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
@@ -56,51 +63,61 @@ def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
 
     ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` when each life ended: then a wait is over that nothing ended.
     """
-    turns = rare.where(is_one_of("BLOCK", "UNBLOCK")).select(*LIFE, "idx", "step", "event", "at_ns", "reason")
-    freed = turns.where(is_one_of("UNBLOCK")).select(*LIFE, "step").distinct()
-    signs = rows.where(is_one_of(*SIGNS)).select(*LIFE, "step", "idx", "peer")
-    peers = signs.join(freed, [*LIFE, "step"], "left_semi")
-    peers = peers.groupBy(*LIFE, "step").agg(F.max_by("peer", "idx").alias("peer"))
-    known = turns.join(peers, [*LIFE, "step"], "left").join(ends.select(*LIFE, "ended_ns"), list(LIFE))
-    # An ack that nobody sent is the own one: the life's own application had not taken its messages.
-    whose = F.when(
-        F.col("reason").isin(*_BY_OTHERS), F.coalesce("peer", F.when(F.col("reason") == "ack", F.col("member")))
-    )
-    cause = F.when(is_one_of("UNBLOCK"), F.struct(F.coalesce(whose, F.lit(0)).alias("cause"), "reason"))
-    in_time = Window.partitionBy(*LIFE).orderBy("idx")
-    back = Window.partitionBy(*LIFE).orderBy(F.desc("idx")).rowsBetween(Window.unboundedPreceding, -1)
-    waiting = F.sum(F.when(is_one_of("BLOCK"), 1).otherwise(-1)).over(
-        in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    following = F.lead("event").over(in_time)
-    stretches = known.withColumn("caused", cause).select(
-        *LIFE,
-        F.col("at_ns").alias("from_ns"),
-        F.coalesce(F.lead("at_ns").over(in_time), F.greatest("ended_ns", "at_ns")).alias("until_ns"),
-        F.last("caused", ignorenulls=True).over(back).alias("caused"),
-        waiting.alias("waiting"),
-        F.coalesce(following == code("UNBLOCK"), F.lit(False)).alias("released"),
+    columns = (*LIFE, "step", "idx", "event", "at_ns", "reason", "peer")
+    turns = rare.where(is_one_of("BLOCK", "UNBLOCK"))
+    freeing = F.broadcast(turns.where(is_one_of("UNBLOCK")).select(*LIFE, "step"))
+    signs = rows.where(is_one_of(*SIGNS)).select(*columns).join(freeing, [*LIFE, "step"], "left_semi")
+    together = turns.select(*columns).unionByName(signs).repartition(*LIFE)
+    in_time = Window.partitionBy(*LIFE).orderBy("step")
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    back = Window.partitionBy(*LIFE).orderBy(F.desc("step")).rowsBetween(Window.unboundedPreceding, -1)
+    stretches = (
+        _steps(together)
+        .withColumn("waiting", F.sum("more").over(so_far))
+        .withColumn("until_ns", F.lead("from_ns").over(in_time))
+        .withColumn("released", F.coalesce(F.lead("caused").over(in_time).isNotNull(), F.lit(False)))
+        .withColumn("ending", F.last("caused", ignorenulls=True).over(back))
+        .where("waiting > 0")
+        .join(ends, list(LIFE))
     )
     return Waits(
-        stretches.where("waiting > 0").select(
+        stretches.select(
             *LIFE,
             "from_ns",
-            "until_ns",
-            F.coalesce("caused.cause", F.lit(0)).cast("bigint").alias("cause"),
-            F.coalesce("caused.reason", F.lit("")).alias("reason"),
+            F.coalesce("until_ns", F.greatest("ended_ns", "from_ns")).alias("until_ns"),
+            F.coalesce("ending.cause", F.lit(0)).cast("bigint").alias("cause"),
+            F.coalesce("ending.reason", F.lit("")).alias("reason"),
             "released",
         )
     )
 
 
-def blocked(stretches: DataFrame, rare: DataFrame, ends: DataFrame) -> Blocked:
-    """Return the sums for each life, with who caused how much of it, most first."""
-    lasted = F.col("until_ns") - F.col("from_ns")
-    by_cause = stretches.groupBy(*LIFE, "cause", "reason").agg(
-        F.sum(lasted).alias("blocked_ns"), F.count(F.when(F.col("released"), 1)).alias("times")
+def _steps(turns: DataFrame) -> DataFrame:
+    """Return the steps in which sends began or ended to wait: how many more wait then, and what let some go on."""
+    freed = is_one_of("UNBLOCK")
+    steps = turns.groupBy(*LIFE, "step").agg(
+        F.min("at_ns").alias("from_ns"),
+        F.sum(F.when(is_one_of("BLOCK"), 1).when(freed, -1).otherwise(0)).alias("more"),
+        F.max(F.when(freed, F.struct("idx", "reason"))).alias("freed"),
+        F.max(F.when(is_one_of(*SIGNS), F.struct("idx", "peer"))).alias("sign"),
     )
-    ordered = F.sort_array(F.collect_list(F.struct("blocked_ns", "times", "cause", "reason")), asc=False)
-    sums = by_cause.groupBy(*LIFE).agg(F.sum("blocked_ns").alias("blocked_ns"), ordered.alias("caused_by"))
+    reason = F.col("freed.reason")
+    # An ack that nobody sent is the own one: the life's own application had not taken its messages.
+    own = F.when(reason == "ack", F.col("member"))
+    whose = F.when(reason.isin(*_BY_OTHERS), F.coalesce(F.col("sign.peer"), own))
+    caused = F.struct(F.coalesce(whose, F.lit(0)).alias("cause"), reason.alias("reason"))
+    return steps.select(*LIFE, "step", "from_ns", "more", F.when(F.col("freed").isNotNull(), caused).alias("caused"))
+
+
+def blocked(stretches: DataFrame) -> Blocked:
+    """Return for how long each life waited for whom."""
+    lasted = F.sum(F.col("until_ns") - F.col("from_ns")).alias("blocked_ns")
+    times = F.count(F.when(F.col("released"), 1)).alias("times")
+    return Blocked(stretches.groupBy(*LIFE, "cause", "reason").agg(lasted, times))
+
+
+def longest(rare: DataFrame, ends: DataFrame) -> Longest:
+    """Return the longest wait of each life: tickets tell which row ends which wait."""
     sends = (
         rare.where(is_one_of("BLOCK", "UNBLOCK"))
         .groupBy(*LIFE, "seqno")
@@ -109,12 +126,8 @@ def blocked(stretches: DataFrame, rare: DataFrame, ends: DataFrame) -> Blocked:
             F.max(F.when(is_one_of("UNBLOCK"), F.col("at_ns"))).alias("until_ns"),
         )
     )
-    single = sends.where("from_ns is not null").join(ends.select(*LIFE, "ended_ns"), list(LIFE))
-    longest = single.groupBy(*LIFE).agg(
-        F.count(F.lit(1)).alias("times"),
-        F.max(F.coalesce("until_ns", "ended_ns") - F.col("from_ns")).alias("longest_ns"),
-    )
-    return Blocked(longest.join(sums, list(LIFE)))
+    lasted = F.coalesce("until_ns", "ended_ns") - F.col("from_ns")
+    return Longest(sends.join(ends, list(LIFE)).groupBy(*LIFE).agg(F.max(lasted).alias("longest_ns")))
 
 
 def blocked_over_time(stretches: DataFrame, begin_ns: int, step_ns: int) -> DataFrame:

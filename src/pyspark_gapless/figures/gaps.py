@@ -20,11 +20,10 @@ UNKNOWN_REACH = 65536
 
 
 class Gaps(Dataset):
-    """A range of a stream that a life asked for, once or more; ranges that overlap are one. They are numbered."""
+    """A range of a stream that a life asked for, once or more; ranges that overlap are one."""
 
     name = "gaps"
     columns: ClassVar = {
-        "gap": "bigint",
         "seed": "bigint",
         "member": "bigint",
         "origin": "bigint",
@@ -38,12 +37,13 @@ class Gaps(Dataset):
 
 
 class Repairs(Dataset):
-    """A gap with the times of what became of it; a time is null where nothing was seen."""
+    """What became of a gap, which has a number: the times are null where nothing was seen."""
 
     name = "repairs"
     columns: ClassVar = {
-        **Gaps.columns,
-        "gap_ns": "bigint",
+        "gap": "bigint",
+        "beyond_ns": "bigint",
+        "announced_ns": "bigint",
         "nak_in_ns": "bigint",
         "repair_ns": "bigint",
         "stored_ns": "bigint",
@@ -57,102 +57,78 @@ def gaps(rare: DataFrame) -> Gaps:
     order = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx")
     before = F.max("seqno_last").over(order.rowsBetween(Window.unboundedPreceding, -1))
     opens = F.when(before.isNull() | (before < F.col("seqno")), 1).otherwise(0)
-    numbered = asked.withColumn("opens", opens).withColumn("number", F.sum("opens").over(order))
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    numbered = asked.withColumn("opens", opens).withColumn("number", F.sum("opens").over(so_far))
     found = numbered.groupBy(*AT, "number").agg(
         F.min("seqno").alias("first"),
         F.max("seqno_last").alias("last"),
         F.min("at_ns").alias("nak_ns"),
         F.count(F.lit(1)).alias("naks"),
     )
-    return Gaps(found.withColumn("gap", F.xxhash64(*AT, "first")).drop("number"))
+    return Gaps(found.drop("number"))
 
 
-def some(found: DataFrame, most: int) -> DataFrame:
+def some(found: DataFrame, most: int) -> Gaps:
     """Return at most so many gaps: half are those that were asked for most often, half are spread over the run."""
-    hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", "gap"))
-    total = F.count(F.lit(1)).over(Window.partitionBy())
-    in_time = F.row_number().over(Window.orderBy("nak_ns", "gap")) - 1
-    spread = F.floor(in_time * (most // 2) / F.col("total")) != F.floor((in_time - 1) * (most // 2) / F.col("total"))
-    ranked = found.withColumn("total", total).withColumn("hardest", hardest).withColumn("spread", spread)
-    chosen = ranked.where((F.col("total") <= most) | (F.col("hardest") <= most - most // 2) | F.col("spread"))
-    return chosen.drop("total", "hardest", "spread").limit(most)
+    key = (*AT, "first")
+    hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", *key))
+    in_time = F.row_number().over(Window.orderBy("nak_ns", *key)) - 1
+    share = F.lit(most // 2) / F.count(F.lit(1)).over(Window.partitionBy())
+    ranked = found.withColumn("share", share).withColumn("hardest", hardest).withColumn("in_time", in_time)
+    spread = F.floor(F.col("in_time") * F.col("share")) != F.floor((F.col("in_time") - 1) * F.col("share"))
+    return Gaps(ranked.where((F.col("hardest") <= most - most // 2) | spread).drop("share", "hardest", "in_time"))
 
 
-def repairs(rows: DataFrame, rare: DataFrame, found: DataFrame, reach: DataFrame) -> Repairs:
-    """Return the gaps with the times of what became of each.
+def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
+    """Return what became of the gaps ``wanted``, in one look at all rows.
 
-    ``found`` are few, so they go to where the rows are: a row meets those of its own stream, life and block of seqnos.
+    They are few, so they go to where the rows are: a row meets those of its own stream and block of seqnos. Besides the
+    columns of :class:`Gaps` they have a number, ``gap``, and the ``reach`` of the window: nothing is stored or
+    announced farther beyond a gap than that.
     """
-    wanted = found.join(F.broadcast(reach), ["seed", "member"], "left").fillna(UNKNOWN_REACH, "reach")
-    delivered = _delivered(rows, wanted)
-    ended = wanted.join(delivered, "gap", "left")
-    times = [_asked(rare, wanted), _repaired(rare, wanted), delivered, _stored(rows, ended), _announced(rows, wanted)]
-    told = found
-    for time in times:
-        told = told.join(time, "gap", "left")
-    sign = F.least("beyond_ns", "announced_ns")
-    return Repairs(told.withColumn("gap_ns", sign).drop("beyond_ns", "announced_ns"))
-
-
-def _block(column: str | Column) -> Column:
-    return F.floor((F.col(column) if isinstance(column, str) else column) / BLOCK_SEQNOS)
-
-
-def _near(wanted: DataFrame, first: Column, last: Column) -> DataFrame:
-    """Return each gap once for each block of seqnos in which a row may begin that covers some of ``first .. last``."""
-    return F.broadcast(wanted.withColumn("block", F.explode(F.sequence(_block(first) - 1, _block(last)))))
-
-
-def _in_blocks(rows: DataFrame) -> DataFrame:
-    return rows.select(*AT, "seqno", "seqno_last", "at_ns", _block("seqno").alias("block"))
-
-
-def _delivered(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return when the last message of each gap was delivered: by then all of it was."""
-    ends = _near(wanted, F.col("last"), F.col("last"))
-    given = _in_blocks(rows.where(is_one_of("DELIVER") & F.col("reason").isin("", "one")))
-    covered = given.join(ends, [*AT, "block"]).where("seqno <= last and seqno_last >= last")
-    return covered.groupBy("gap").agg(F.min("at_ns").alias("delivered_ns"))
-
-
-def _stored(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return when something beyond the first of each gap was stored first, and when the last of the gap was stored.
-
-    Nothing is stored farther beyond a gap than its window reaches.
-    """
-    near = _near(wanted, F.col("first"), F.col("last") + F.col("reach"))
-    stored = _in_blocks(rows.where(is_one_of("STORE"))).join(near, [*AT, "block"]).where("seqno_last >= first")
-    inside = F.col("seqno") <= F.col("last")
-    in_time = F.col("delivered_ns").isNull() | (F.col("at_ns") <= F.col("delivered_ns"))
+    looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
+    whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))
+    known = F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno"))
+    stream = [F.col(name).alias(f"row_{name}") for name in STREAM]
+    met = looked.select(
+        *stream,
+        "event",
+        "at_ns",
+        whose.alias("whose"),
+        known.alias("seqno"),
+        F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno_last")).alias("seqno_last"),
+        _place(F.floor(known / BLOCK_SEQNOS)).alias("place"),
+    ).join(F.broadcast(_near(wanted)), "place")
+    for_it = (F.col("whose") == F.col("member")) | (is_one_of("REPAIR") & (F.col("whose") == 0))
+    for name in STREAM:
+        for_it &= F.col(f"row_{name}") == F.col(name)
+    met = met.where(for_it & (F.col("seqno_last") >= F.col("first")))
+    some_of_it = F.col("seqno") <= F.col("last")
     asked = F.col("at_ns") >= F.col("nak_ns")
-    return stored.groupBy("gap").agg(
-        F.min(F.when(F.col("seqno") > F.col("first"), F.col("at_ns"))).alias("beyond_ns"),
-        F.max(F.when(inside & in_time & asked, F.col("at_ns"))).alias("stored_ns"),
+    end_of_it = some_of_it & (F.col("seqno_last") >= F.col("last"))
+    return Repairs(
+        met.groupBy("gap").agg(
+            F.min(_when(F.col("seqno") > F.col("first"), "STORE")).alias("beyond_ns"),
+            F.min(_when(~asked, "TAIL_IN")).alias("announced_ns"),
+            F.min(_when(some_of_it, "NAK_IN")).alias("nak_in_ns"),
+            F.min(_when(some_of_it, "REPAIR")).alias("repair_ns"),
+            F.max(_when(some_of_it & asked, "STORE")).alias("stored_ns"),
+            F.min(_when(end_of_it, "DELIVER")).alias("delivered_ns"),
+        )
     )
 
 
-def _announced(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return when the first message of each gap was announced first, before it was asked for."""
-    tails = rows.where(is_one_of("TAIL_IN")).select(*AT, F.col("high").alias("announced"), "at_ns")
-    met = tails.join(F.broadcast(wanted), list(AT)).where("announced >= first and at_ns <= nak_ns")
-    return met.groupBy("gap").agg(F.min("at_ns").alias("announced_ns"))
+def _near(wanted: DataFrame) -> DataFrame:
+    """Return each gap once for each block of seqnos in which a row may begin that has to do with it."""
+    first, last = F.col("first"), F.col("last") + F.col("reach")
+    blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))
+    return wanted.withColumn("block", F.explode(blocks)).withColumn("place", _place(F.col("block")))
 
 
-def _asked(rare: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return when a nak for some of each gap came in first, wherever that was."""
-    heard = rare.where(is_one_of("NAK_IN")).drop("member").withColumnRenamed("peer", "member")
-    return _overlapping(heard, wanted, list(AT), "nak_in_ns")
+def _place(block: Column) -> Column:
+    """Return a stream and a block of its seqnos as one number, which Spark joins on faster than on five."""
+    return F.xxhash64(*STREAM, block.cast("bigint"))
 
 
-def _repaired(rare: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return when some of each gap was sent again first: to the life that lacked it, or to all."""
-    again = rare.where(is_one_of("REPAIR")).drop("member").withColumnRenamed("peer", "receiver")
-    for_it = F.col("receiver").isin(0) | (F.col("receiver") == F.col("member"))
-    return _overlapping(again, wanted, list(STREAM), "repair_ns", for_it)
-
-
-def _overlapping(
-    rows: DataFrame, wanted: DataFrame, keys: list[str], column: str, more: Column | None = None
-) -> DataFrame:
-    met = rows.join(F.broadcast(wanted), keys).where("seqno <= last and seqno_last >= first")
-    return (met if more is None else met.where(more)).groupBy("gap").agg(F.min("at_ns").alias(column))
+def _when(condition: Column, event: str) -> Column:
+    return F.when(is_one_of(event) & condition, F.col("at_ns"))

@@ -1,4 +1,4 @@
-"""How long deliveries took: for each life and stream, over time, and over all."""
+"""How long deliveries took: for each life and stream, and over time."""
 
 from __future__ import annotations
 
@@ -7,50 +7,34 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_gapless.datasets import Dataset
-from pyspark_gapless.figures.buckets import bucket, coarser, percentiles, upper
+from pyspark_gapless.figures.buckets import bucket
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SHARES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
-"""The percentiles that are told, by their names."""
-_KEYS = ("seed", "member", "origin", "to")
+_SUMS = {
+    "bucket": "int",
+    "count": "bigint",
+    "most": "bigint",
+    "bytes": "bigint",
+    "first_ns": "bigint",
+    "last_ns": "bigint",
+}
 
 
 class Latencies(Dataset):
-    """How long the deliveries of one stream at one life took; for all of them together the lives are 0."""
+    """How many messages of a stream took how long until one life had them, in buckets; ``most`` is the longest."""
 
     name = "latencies"
-    columns: ClassVar = {
-        "seed": "bigint",
-        "member": "bigint",
-        "origin": "bigint",
-        "to": "bigint",
-        "count": "bigint",
-        "p50_ns": "bigint",
-        "p90_ns": "bigint",
-        "p99_ns": "bigint",
-        "p999_ns": "bigint",
-        "max_ns": "bigint",
-        "bytes": "bigint",
-        "first_ns": "bigint",
-        "last_ns": "bigint",
-        "histogram": "array<struct<upper_ns:bigint,count:bigint>>",
-    }
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "origin": "bigint", "to": "bigint", **_SUMS}
 
 
 class LatenciesOverTime(Dataset):
-    """How long the deliveries at one life took, by part of the run."""
+    """The same by step of the run, for all streams of a life together."""
 
     name = "latencies over time"
-    columns: ClassVar = {
-        "seed": "bigint",
-        "member": "bigint",
-        "step": "bigint",
-        "latency_p50_ns": "bigint",
-        "latency_p99_ns": "bigint",
-    }
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "step": "bigint", **_SUMS}
 
 
 def of_others(rows: DataFrame, *, simulated: bool) -> DataFrame:
@@ -59,8 +43,17 @@ def of_others(rows: DataFrame, *, simulated: bool) -> DataFrame:
     return found if simulated else found.where("sent_ns > 0")
 
 
-def histogram(deliveries: DataFrame, *keys: str | Column) -> DataFrame:
-    """Return how many messages took how long, by ``keys``; ``took_ns`` and ``messages`` are columns of the rows."""
+def latencies(deliveries: DataFrame) -> Latencies:
+    """Return the histograms by life and stream; ``took_ns`` and ``messages`` are columns of the rows."""
+    return Latencies(_histogram(deliveries, "seed", "member", "origin", "to"))
+
+
+def latencies_over_time(deliveries: DataFrame, step: Column) -> LatenciesOverTime:
+    """Return the histograms by life and step."""
+    return LatenciesOverTime(_histogram(deliveries, "seed", "member", step.alias("step")))
+
+
+def _histogram(deliveries: DataFrame, *keys: str | Column) -> DataFrame:
     return deliveries.groupBy(*keys, bucket(F.col("took_ns")).alias("bucket")).agg(
         F.sum("messages").alias("count"),
         F.max("took_ns").alias("most"),
@@ -68,28 +61,3 @@ def histogram(deliveries: DataFrame, *keys: str | Column) -> DataFrame:
         F.min("at_ns").alias("first_ns"),
         F.max("at_ns").alias("last_ns"),
     )
-
-
-def latencies(histograms: DataFrame, per_octave: int) -> Latencies:
-    """Return the percentiles by life and stream, each with a histogram of ``per_octave`` buckets to draw."""
-    told = percentiles(histograms, _KEYS, SHARES).withColumnRenamed("most", "max_ns")
-    rough = histograms.groupBy(*_KEYS, coarser(F.col("bucket"), per_octave).alias("rough"))
-    bars = rough.agg(F.sum("count").alias("count")).withColumn("upper_ns", upper(F.col("rough"), per_octave))
-    drawn = bars.groupBy(*_KEYS).agg(F.array_sort(F.collect_list(F.struct("upper_ns", "count"))).alias("histogram"))
-    carried = histograms.groupBy(*_KEYS).agg(
-        F.sum("bytes").alias("bytes"), F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")
-    )
-    return Latencies(told.join(drawn, list(_KEYS)).join(carried, list(_KEYS)))
-
-
-def of_all(histograms: DataFrame) -> DataFrame:
-    """Return the same with everything in one: all lives are 0."""
-    nobody = {name: F.lit(0).cast("bigint") for name in _KEYS}
-    return histograms.withColumns(nobody)
-
-
-def latencies_over_time(deliveries: DataFrame, step: Column) -> LatenciesOverTime:
-    """Return the percentiles by life and part of the run."""
-    shares = {"latency_p50_ns": 0.5, "latency_p99_ns": 0.99}
-    bars = histogram(deliveries, "seed", "member", step.alias("step"))
-    return LatenciesOverTime(percentiles(bars, ("seed", "member", "step"), shares).drop("count", "most"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -11,11 +12,13 @@ from pyspark_gapless.figures.rows import LIFE
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
+
+_ENDS = {"EXPELLED": "expelled", "CRASH": "killed", "REST": "rest", "LEFT": "left", "END": "left"}
 
 
 class Spans(Dataset):
-    """When the rows of a life begin and end, on the clock of the reference, and how many there are."""
+    """When the rows of a life begin and end, on its own clock, and how many there are."""
 
     name = "spans"
     columns: ClassVar = {
@@ -25,13 +28,6 @@ class Spans(Dataset):
         "ended_ns": "bigint",
         "events": "bigint",
     }
-
-
-class Ends(Dataset):
-    """How each life ended: rest, left, killed, expelled or unknown."""
-
-    name = "ends"
-    columns: ClassVar = {**Spans.columns, "end": "string"}
 
 
 class Views(Dataset):
@@ -48,59 +44,46 @@ class Views(Dataset):
     }
 
 
+class Named(Dataset):
+    """The last view that names a life, and the last view of all."""
+
+    name = "named"
+    columns: ClassVar = {"seed": "bigint", "name": "string", "last_with": "bigint", "last_view": "bigint"}
+
+
 def spans(rows: DataFrame) -> Spans:
     """Return the span of each life."""
     return Spans(
         rows.groupBy(*LIFE).agg(
-            F.min("at_ns").alias("began_ns"), F.max("at_ns").alias("ended_ns"), F.count(F.lit(1)).alias("events")
+            F.min("t_ns").alias("began_ns"), F.max("t_ns").alias("ended_ns"), F.count(F.lit(1)).alias("events")
         )
     )
 
 
 def views(rare: DataFrame) -> Views:
-    """Return the views in the order of time."""
-    told = rare.where(is_one_of("MEMBERS"))
+    """Return the views that were told."""
     names = F.filter(F.split("reason", " "), lambda name: name != "")
-    return Views(
-        told.select(
-            *LIFE, "at_ns", F.col("view").alias("number"), F.col("origin").alias("maker"), names.alias("members")
-        ).orderBy("at_ns", "seed", "number", "member")
-    )
+    told = F.col("view").alias("number"), F.col("origin").alias("maker"), names.alias("members")
+    return Views(rare.where(is_one_of("MEMBERS")).select(*LIFE, "at_ns", *told))
 
 
-def ends(spanned: DataFrame, rare: DataFrame, names: DataFrame) -> Ends:
-    """Return how each life ended.
+def named(told: DataFrame) -> Named:
+    """Return up to which view each name is in the views of its seed."""
+    names = told.select("seed", "number", F.explode("members").alias("name"))
+    last_with = names.groupBy("seed", "name").agg(F.max("number").alias("last_with"))
+    return Named(last_with.join(told.groupBy("seed").agg(F.max("number").alias("last_view")), "seed"))
 
-    What its own rows say comes first. A life whose rows just stop, and that the last view does not name any more
-    although one before did, was killed; if the others never noticed, nobody can say.
+
+def ended(events: Container[str], *, forgotten: bool) -> str:
+    """Return how a life ended, from the events that it has; ``forgotten``: the last view does not name it any more.
+
+    What its own rows say comes first. A life whose rows just stop, and that the others noticed to be gone, was killed;
+    if they did not, nobody can say.
     """
-    said = rare.groupBy(*LIFE).agg(
-        _seen("EXPELLED").alias("expelled"),
-        _seen("CRASH").alias("crashed"),
-        _seen("REST").alias("rests"),
-        _seen("END").alias("left"),
-    )
-    told = views(rare).frame
-    last_of_all = told.groupBy("seed").agg(F.max("number").alias("last_view"))
-    named = told.select("seed", "number", F.explode("members").alias("name"))
-    last_with = named.groupBy("seed", "name").agg(F.max("number").alias("last_with"))
-    gone = last_with.join(last_of_all, "seed").where("last_with < last_view").select("seed", "name").distinct()
-    ids = names.select("seed", F.col("life").alias("member"), "name")
-    forgotten = ids.join(gone, ["seed", "name"], "left_semi").select(*LIFE, F.lit(True).alias("forgotten"))
-    known = spanned.join(said, list(LIFE), "left").join(forgotten, list(LIFE), "left")
-    end = (
-        F.when(F.col("expelled"), "expelled")
-        .when(F.col("crashed"), "killed")
-        .when(F.col("rests"), "rest")
-        .when(F.col("left"), "left")
-        .when(F.col("forgotten"), "killed")
-        .otherwise("unknown")
-    )
-    return Ends(known.select(*Spans.columns, end.alias("end")))
-
-
-def _seen(*events: str) -> Column:
-    return F.max(is_one_of(*events))
+    for event, end in _ENDS.items():
+        if event in events:
+            return end
+    return "killed" if forgotten else "unknown"
 
 
 def reach(rare: DataFrame) -> DataFrame:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import gapless
 from pyspark_gapless.figures import parts
-from pyspark_gapless.figures.clocks import Clock, clocks as find_clocks
+from pyspark_gapless.figures.clocks import Clock, of
+from pyspark_gapless.figures.known import Known
 from pyspark_gapless.figures.work import Work
 
 if TYPE_CHECKING:
@@ -45,15 +46,16 @@ def figures(
     """
     tell = progress or _silent
     tell("clocks", 0, len(PARTS) + 1)
-    known = find_clocks(trace) if clocks is None else clocks
+    known = Known(trace)
+    told = of(known) if clocks is None else [Clock(**{key: one[key] for key in Clock._fields}) for one in clocks]
     found: dict[str, Any] = {
         "kind": "run",
         "title": title,
         "version": gapless.__version__,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    with Work(trace, [Clock(**{key: one[key] for key in Clock._fields if key in one}) for one in known]) as work:
-        found |= {"mode": work.mode, "simulated": work.simulated}
+    found |= {"mode": known.mode, "simulated": known.simulated}
+    with Work(known, told) as work:
         for done, (name, part) in enumerate(PARTS.items(), 1):
             tell(name, done, len(PARTS) + 1)
             found[name] = part(work)

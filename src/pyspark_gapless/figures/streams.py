@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from pyspark_gapless.datasets import Dataset
-from pyspark_gapless.figures.rows import AT, STREAM, span
-from pyspark_gapless.trace.trace import is_one_of
+from pyspark_gapless.figures.rows import AT, span
+from pyspark_gapless.trace.trace import code, is_one_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, WindowSpec
+    from pyspark.sql import Column, DataFrame, Row, WindowSpec
 
 IN_ORDER = ("", "one")
 """The reasons of deliveries that come in the order of their stream."""
-_OUT_OF_BAND = "out of band"
+OUT_OF_BAND = "out of band"
+"""The reason of deliveries in no order."""
 
 
-class Carried(Dataset):
-    """What a life delivered of a stream since one start of it: how many messages, from where to where.
+class Fates(Dataset):
+    """What a life did with a stream, by event, reason of a delivery, and part: how many messages, from where to where.
 
-    ``low_shift`` and ``high_shift`` are the least and the largest of ``seqno - k``; without a fault they are equal.
+    ``counted`` is how many the recorder counted, ``messages`` how many the rows name. ``low_shift`` and ``high_shift``
+    are the least and the largest of ``seqno - k``; in order and without a fault they are equal.
     """
 
-    name = "carried"
+    name = "fates"
     columns: ClassVar = {
         "seed": "bigint",
         "member": "bigint",
         "origin": "bigint",
         "epoch": "bigint",
         "to": "bigint",
+        "event": "tinyint",
+        "reason": "string",
         "part": "int",
+        "counted": "bigint",
         "messages": "bigint",
         "first": "bigint",
         "last": "bigint",
@@ -56,33 +62,32 @@ class Faults(Dataset):
     }
 
 
-class Owed(Dataset):
-    """What a life that is there at the end has not delivered of a stream whose origin is there at the end as well."""
-
-    name = "owed"
-    columns: ClassVar = {
-        "seed": "bigint",
-        "member": "bigint",
-        "origin": "bigint",
-        "epoch": "bigint",
-        "to": "bigint",
-        "owed": "bigint",
-    }
+Stream = tuple[int, int, int, int]
+"""Seed, origin, epoch and to."""
+Life = tuple[int, int]
+"""Seed and life."""
 
 
-def in_order(rows: DataFrame) -> DataFrame:
-    """Return the deliveries of others' messages that come in the order of their stream."""
-    return rows.where(is_one_of("DELIVER") & (F.col("member") != F.col("origin")) & F.col("reason").isin(*IN_ORDER))
+class Sum(NamedTuple):
+    """What all fates come to; ``odd`` are the streams at lives that need a closer look."""
+
+    sent: int
+    delivered: int
+    owed: int
+    given_up: int
+    odd: list[tuple[int, int, int, int, int]]
+    out_of_band: bool
 
 
-def carried(rows: DataFrame) -> Carried:
-    """Return what each life delivered of each stream, in one aggregate; the recorder's own count says how many."""
+def fates(rows: DataFrame) -> Fates:
+    """Return what each life did with each stream, in one aggregate over the rows that number or end messages."""
+    looked = rows.where(is_one_of("SEND", "SEND_ASIDE", "DELIVER", "START", "LOST"))
     shift = F.col("seqno") - F.col("k")
-    return Carried(
-        in_order(rows)
-        .groupBy(*AT, "part")
-        .agg(
-            F.max(F.col("k") + span()).alias("messages"),
+    reason = F.when(is_one_of("DELIVER"), F.col("reason")).otherwise(F.lit("")).alias("reason")
+    return Fates(
+        looked.groupBy(*AT, "event", reason, "part").agg(
+            F.max(F.col("k") + span()).alias("counted"),
+            F.sum(span()).alias("messages"),
             F.min("seqno").alias("first"),
             F.max("seqno_last").alias("last"),
             F.min(shift).alias("low_shift"),
@@ -91,33 +96,80 @@ def carried(rows: DataFrame) -> Carried:
     )
 
 
-def suspicious(parts: DataFrame) -> DataFrame:
-    """Return the streams at lives in which something is out of place; a closer look at these is enough."""
-    whole = parts.groupBy(*AT).agg(
-        F.max(F.col("low_shift") != F.col("high_shift")).alias("shifted"),
-        (F.sum("messages") > F.max("last") - F.min("first") + 1).alias("crowded"),
-    )
-    return whole.where("shifted or crowded").select(*AT)
+def add_up(found: Iterable[Row], resting: Container[Life]) -> Sum:
+    """Return what all fates come to. ``resting`` are the lives that are there at the end.
+
+    What is owed: of each stream whose origin is there at the end, what a life that is there as well has neither
+    delivered nor been told not to expect; where epochs follow each other, of the last one.
+    """
+    sent = delivered = given_up = 0
+    high: dict[Life, dict[int, dict[int, int]]] = {}
+    reached: dict[tuple[Stream, int], int] = {}
+    spans: dict[tuple[Stream, int], tuple[int, int, int]] = {}
+    odd: set[tuple[Stream, int]] = set()
+    out_of_band = False
+    for row in found:
+        stream, own = (row.seed, row.origin, row.epoch, row.to), row.member == row.origin
+        at = stream, row.member
+        if row.event == code("SEND"):
+            sent += row.counted
+            epochs = high.setdefault((row.seed, row.origin), {}).setdefault(row.to, {})
+            epochs[row.epoch] = max(row["last"], epochs.get(row.epoch, 0))
+        elif row.event == code("SEND_ASIDE"):
+            sent += row.messages
+        elif row.event == code("LOST"):
+            given_up += row.messages
+            reached[at] = max(row["last"], reached.get(at, 0))
+        elif row.event == code("START"):
+            reached[at] = max(row["last"] - 1, row["first"] - 1, reached.get(at, 0))
+        elif not own and row.reason not in IN_ORDER:
+            delivered += row.messages
+            out_of_band |= row.reason == OUT_OF_BAND
+        elif not own:
+            delivered += row.counted
+            reached[at] = max(row["last"], reached.get(at, 0))
+            first, last, count = spans.get(at, (row["first"], row["last"], 0))
+            spans[at] = min(first, row["first"]), max(last, row["last"]), count + row.counted
+            if row.low_shift != row.high_shift:
+                odd.add(at)
+    odd |= {at for at, (first, last, count) in spans.items() if count > last - first + 1}
+    owed = 0
+    for ((seed, origin, epoch, to), member), last in reached.items():
+        epochs = high.get((seed, origin), {}).get(to, {})
+        if (
+            origin != member
+            and (seed, member) in resting
+            and (seed, origin) in resting
+            and epoch == max(epochs, default=-1)
+        ):
+            owed += max(0, epochs[epoch] - last)
+    names = [(seed, member, origin, epoch, to) for (seed, origin, epoch, to), member in sorted(odd)]
+    return Sum(sent, delivered, owed, given_up, names, out_of_band)
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """Return the deliveries of others' messages that come in the order of their stream."""
+    return rows.where(is_one_of("DELIVER") & (F.col("member") != F.col("origin")) & F.col("reason").isin(*IN_ORDER))
 
 
 def faults(rows: DataFrame, streams: DataFrame) -> Faults:
     """Return what is wrong in some ``streams``: their deliveries are sorted, by time and by seqno.
 
     What lies below the highest seqno so far came late or is there twice; how much of it is there twice, the union of
-    all ranges tells. What the union lacks between its ends is missing.
+    all ranges tells. What the union of a part lacks between its ends is missing.
     """
-    found = in_order(rows).join(F.broadcast(streams), list(AT), "left_semi")
+    found = in_order(rows).join(streams, list(AT), "left_semi")
     before = Window.unboundedPreceding, -1
     in_time = Window.partitionBy(*AT).orderBy("idx").rowsBetween(*before)
     by_seqno = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx").rowsBetween(*before)
     in_part = Window.partitionBy(*AT, "part").orderBy("seqno", "seqno_last", "idx").rowsBetween(*before)
-    under = F.least("seqno_last", F.max("seqno_last").over(in_time)) - F.col("seqno") + 1
+    highest = F.coalesce(F.max("seqno_last").over(in_time), F.col("seqno") - 1)
     looked = found.select(
         *AT,
         "part",
         "seqno",
         "seqno_last",
-        F.greatest(F.lit(0), F.when(F.max("seqno_last").over(in_time).isNotNull(), under)).alias("late"),
+        F.greatest(F.lit(0), F.least("seqno_last", highest) - F.col("seqno") + 1).alias("late"),
         _new(by_seqno).alias("new"),
         _new(in_part).alias("new_in_part"),
     )
@@ -136,43 +188,15 @@ def faults(rows: DataFrame, streams: DataFrame) -> Faults:
     )
 
 
+def repeated_aside(rows: DataFrame) -> DataFrame:
+    """Return one row: how many out-of-band messages were delivered more than once."""
+    found = rows.where(is_one_of("DELIVER") & (F.col("reason") == OUT_OF_BAND) & (F.col("member") != F.col("origin")))
+    order = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx").rowsBetween(Window.unboundedPreceding, -1)
+    counted = found.select(span().alias("all"), _new(order).alias("new"))
+    return counted.agg(F.sum(F.col("all") - F.col("new")).alias("duplicates"))
+
+
 def _new(order: WindowSpec) -> Column:
     """Return how many seqnos of a row lie above all that come before it in the order."""
     reached = F.coalesce(F.max("seqno_last").over(order), F.col("seqno") - 1)
     return F.greatest(F.lit(0), F.col("seqno_last") - F.greatest(reached, F.col("seqno") - 1))
-
-
-def aside(rows: DataFrame) -> DataFrame:
-    """Return the out-of-band deliveries by life and origin: how many, and how many different ones."""
-    found = rows.where(is_one_of("DELIVER") & (F.col("reason") == _OUT_OF_BAND) & (F.col("member") != F.col("origin")))
-    order = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx").rowsBetween(Window.unboundedPreceding, -1)
-    counted = found.select(*AT, span().alias("all"), _new(order).alias("new"))
-    return counted.groupBy(*AT).agg(F.sum("all").alias("messages"), F.sum("new").alias("new"))
-
-
-def owed(rows: DataFrame, rare: DataFrame, parts: DataFrame) -> Owed:
-    """Return what is still owed at the end. Where epochs follow each other, only the last stream of each counts."""
-    resting = rare.where(is_one_of("REST")).select("seed", F.col("member").alias("life")).distinct()
-    sent = rows.where(is_one_of("SEND")).groupBy(*STREAM).agg(F.max("seqno_last").alias("high"))
-    newest = sent.groupBy("seed", "origin", "to").agg(F.max_by(F.struct("epoch", "high"), "epoch").alias("newest"))
-    high = newest.select("seed", "origin", "to", "newest.*")
-    told = rare.where(is_one_of("START", "LOST") & (F.col("member") != F.col("origin")))
-    told = told.select(*AT, F.when(is_one_of("START"), F.col("seqno") - 1).otherwise(F.col("seqno_last")).alias("last"))
-    reached = parts.select(*AT, "last").unionByName(told).groupBy(*AT).agg(F.max("last").alias("reached"))
-    both = reached.join(high, list(STREAM))
-    for whose in ("member", "origin"):
-        both = both.join(resting.withColumnRenamed("life", whose), ["seed", whose], "left_semi")
-    short = F.greatest(F.lit(0), F.col("high") - F.col("reached"))
-    return Owed(both.select(*AT, short.alias("owed")).where("owed > 0"))
-
-
-def given_up(rare: DataFrame) -> DataFrame:
-    """Return one row: how many messages lives were told will never come."""
-    return rare.where(is_one_of("LOST")).agg(F.sum(span()).alias("messages"))
-
-
-def sent(rows: DataFrame) -> DataFrame:
-    """Return one row: how many messages got a number."""
-    streams = rows.where(is_one_of("SEND")).groupBy(*STREAM).agg(F.max(F.col("k") + span()).alias("messages"))
-    beside = rows.where(is_one_of("SEND_ASIDE")).agg(F.sum(span()).alias("messages"))
-    return streams.select("messages").unionByName(beside).agg(F.coalesce(F.sum("messages"), F.lit(0)).alias("sent"))

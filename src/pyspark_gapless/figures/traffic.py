@@ -42,27 +42,18 @@ class Counts(Dataset):
     }
 
 
-class Overhead(Dataset):
-    """What each life sent, by what it was for."""
+class Events(Dataset):
+    """The counts of a whole run, by life and event."""
 
-    name = "overhead"
-    columns: ClassVar = {
-        "seed": "bigint",
-        "member": "bigint",
-        "data_frames": "bigint",
-        "data_messages": "bigint",
-        "data_bytes": "bigint",
-        "repair_frames": "bigint",
-        "repair_messages": "bigint",
-        "repair_bytes": "bigint",
-        "ack_frames": "bigint",
-        "nak_frames": "bigint",
-        "tail_frames": "bigint",
-        "other_frames": "bigint",
-        "duplicates": "bigint",
-        "sent_datagrams": "bigint",
-        "sent_bytes": "bigint",
-    }
+    name = "events"
+    columns: ClassVar = {name: kind for name, kind in Counts.columns.items() if name != "step"}
+
+
+class NakFrames(Dataset):
+    """How many frames of naks each life sent."""
+
+    name = "nak frames"
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "frames": "bigint"}
 
 
 class Traffic(Dataset):
@@ -83,15 +74,15 @@ class Traffic(Dataset):
     }
 
 
-def counts(rows: DataFrame, step: Column) -> Counts:
+def counts(rows: DataFrame, step: Column, *, simulated: bool) -> Counts:
     """Return the counts of every event: the one look at all rows that the other figures here are made from.
 
     Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its messages were there.
     """
     repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
-    # A row of a real process is about a whole answer, with the number of its datagrams; a simulated one about a frame.
-    datagrams = F.when(is_one_of("TX") & (F.col("frame_id") == ""), F.col("seqno_last")).otherwise(F.lit(1))
+    # A TX row of a real process is about a whole answer, and says how many; a simulated one about one on one link.
+    datagrams = F.lit(1) if simulated else F.col("seqno_last")
     grouped = rows.groupBy(
         "seed", "member", "event", (F.col("member") == F.col("origin")).alias("own"), step.alias("step")
     )
@@ -112,27 +103,18 @@ def _total(column: str, *events: str) -> Column:
     return F.sum(F.when(is_one_of(*events), F.col(column)).otherwise(F.lit(0)))
 
 
-def overhead(counted: DataFrame, naks: DataFrame) -> Overhead:
-    """Return what each life sent. Rows of NAK_OUT are ranges: those of one step to one life went in one frame."""
-    frames = (
-        naks.where(is_one_of("NAK_OUT")).select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
-    )
-    asked = frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("nak_frames"))
-    sent = counted.groupBy("seed", "member").agg(
-        _total("rows", *DATA).alias("data_frames"),
-        _total("messages", *DATA).alias("data_messages"),
-        _total("bytes", *DATA).alias("data_bytes"),
-        _total("rows", *REPAIRS).alias("repair_frames"),
-        _total("messages", *REPAIRS).alias("repair_messages"),
-        _total("bytes", *REPAIRS).alias("repair_bytes"),
-        _total("rows", "ACK_OUT").alias("ack_frames"),
-        _total("rows", "TAIL_OUT").alias("tail_frames"),
-        _total("rows", *OTHERS).alias("other_frames"),
-        F.sum("duplicates").alias("duplicates"),
-        _total("datagrams", "TX").alias("sent_datagrams"),
-        _total("bytes", "TX").alias("sent_bytes"),
-    )
-    return Overhead(sent.join(asked, ["seed", "member"], "left").fillna(0, "nak_frames"))
+def events(counted: DataFrame) -> Events:
+    """Return the counts without steps."""
+    sums = [F.sum(name).alias(name) for name in ("rows", "messages", "bytes", "datagrams", "duplicates")]
+    times = F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")
+    return Events(counted.groupBy("seed", "member", "event", "own").agg(*sums, *times))
+
+
+def nak_frames(rare: DataFrame) -> NakFrames:
+    """Return how many frames of naks were sent: rows are ranges, those of one step to one life went in one frame."""
+    naks = rare.where(is_one_of("NAK_OUT"))
+    frames = naks.select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
+    return NakFrames(frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("frames")))
 
 
 def traffic(counted: DataFrame) -> Traffic:
@@ -151,20 +133,3 @@ def traffic(counted: DataFrame) -> Traffic:
             F.sum("duplicates").alias("duplicates"),
         )
     )
-
-
-def totals(counted: DataFrame) -> DataFrame:
-    """Return one row: what the summary counts, and the time from the first send to the last delivery of each seed."""
-    delivered = is_one_of("DELIVER") & ~F.col("own")
-    seeds = counted.groupBy("seed").agg(
-        _total("rows", "NAK_OUT").alias("naks"),
-        _total("rows", *REPAIRS).alias("repairs"),
-        _total("messages", *REPAIRS).alias("repaired"),
-        _total("rows", "NET_DROP").alias("frames_lost"),
-        F.sum(F.when(delivered, F.col("bytes")).otherwise(F.lit(0))).alias("bytes"),
-        F.min(F.when(is_one_of(*DATA), F.col("first_ns"))).alias("first_send_ns"),
-        F.max(F.when(delivered, F.col("last_ns"))).alias("last_delivery_ns"),
-    )
-    span = F.col("last_delivery_ns") - F.col("first_send_ns")
-    sums = [F.sum(name).alias(name) for name in ("naks", "repairs", "repaired", "frames_lost", "bytes")]
-    return seeds.agg(*sums, F.sum(span).alias("span_ns"))

@@ -1,6 +1,7 @@
 """What the parts of the figures share: rows with their time, those of rare events, counts that several parts look at.
 
-What more than one part needs is worked out once and kept until all are done.
+A job on Spark has a price of its own, however little it does. So what more than one part needs is worked out once, and
+what nothing in the trace asks for is not worked out at all.
 """
 
 from __future__ import annotations
@@ -8,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
-from pyspark_gapless.figures import blocking, latency, lives, streams, traffic
-from pyspark_gapless.figures.clocks import VIRTUAL, Clock
-from pyspark_gapless.figures.rows import LIFE, sent, timed, weighed
-from pyspark_gapless.trace.trace import SAMPLED, is_one_of
+from gapless.trace.schema import NAMES
+from pyspark_gapless.figures import blocking, latency, lives, traffic
+from pyspark_gapless.figures.buckets import Bars, histograms
+from pyspark_gapless.figures.rows import LIFE, small, timed, took, weighed
+from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-    from pyspark_gapless.trace import Trace
+    from pyspark_gapless.figures.clocks import Clock
+    from pyspark_gapless.figures.known import Known, Life
 
 MOST_LIVES = 200
 """So many lives are told, those with the most rows."""
@@ -32,48 +35,29 @@ MOST_STEPS = 200
 MOST_POINTS = 3200
 """So many points over time, of all lives together."""
 
-RARE = (
-    *("NAK_OUT", "NAK_IN", "REPAIR", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN", "START", "LOST"),
-    *("EXPELLED", "CRASH", "REST", "END"),
-)
-"""The events of which there are few: they are read once and kept."""
+RARE = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
+"""The events of which there are few and that are looked at more than once: they are read once and kept."""
 
 
-class Names:
-    """The names of lives; where there are several seeds, with the seed before them."""
+class Span(NamedTuple):
+    """When a life was there, on the clock of the reference, and how many rows it has."""
 
-    def __init__(self, table: DataFrame) -> None:
-        rows = table.select("life", "name", "member").distinct().collect()
-        self._several = table.select("seed").distinct().limit(2).count() > 1
-        self._names = {row.life: row.name for row in rows}
-        self._members = {row.life: row.member for row in rows if row.member}
-
-    def __call__(self, seed: int, life: int) -> str:
-        """Return the name of a life; nobody's is empty."""
-        return self.prefixed(seed, self._names.get(life) or str(life)) if life else ""
-
-    def prefixed(self, seed: int, name: str) -> str:
-        """Return a name as it is told."""
-        return f"{seed}:{name}" if self._several else name
-
-    def member(self, life: int) -> str:
-        """Return whose life it is."""
-        return self._members.get(life) or self._names.get(life) or str(life)
+    seed: int
+    member: int
+    began_ns: int
+    ended_ns: int
+    events: int
 
 
 class Work:
     """One trace, with the clocks of its lives, while its figures are worked out."""
 
-    def __init__(self, trace: Trace, clocks: Sequence[Clock]) -> None:
+    def __init__(self, known: Known, clocks: Sequence[Clock]) -> None:
+        self.known = known
         self.clocks = {clock.life: clock for clock in clocks}
-        self._lives = trace.lives
-        own = trace.lives.where("own").select("mode", "clock").distinct().collect()
-        self.mode = SAMPLED if any(row.mode == SAMPLED for row in own) else "full"
-        self.simulated = bool(own) and all(row.clock == VIRTUAL for row in own)
-        self.rows = weighed(timed(trace.rows, clocks), trace.lives)
-        self.names = Names(trace.lives)
+        self._offsets_ns = {clock.life: clock.offset_ns for clock in clocks}
+        self.rows = weighed(timed(known.trace.rows, self._offsets_ns), known.every)
         self._kept: list[DataFrame] = []
-        self._clocks = clocks
 
     def __enter__(self) -> Self:
         return self
@@ -88,83 +72,107 @@ class Work:
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
+    # Who, and when
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Every life that has rows, those with the most rows first."""
+        found = []
+        for row in self.known.spans:
+            ahead_ns = self._offsets_ns.get(row.member, 0)
+            found.append(Span(row.seed, row.member, row.began_ns - ahead_ns, row.ended_ns - ahead_ns, row.events))
+        return sorted(found, key=lambda life: (-life.events, life.seed, life.member))
+
+    @property
+    def chosen(self) -> list[Span]:
+        """The lives that are told, in the order in which they began."""
+        return sorted(self.spans[:MOST_LIVES], key=lambda life: (life.seed, life.began_ns, life.member))
+
+    @cached_property
+    def begin_ns(self) -> int:
+        """When the first row of all was written."""
+        return min((life.began_ns for life in self.spans), default=0)
+
+    @cached_property
+    def span_ns(self) -> int:
+        """How long it is from the first row to the last, both included."""
+        return max((life.ended_ns for life in self.spans), default=0) - self.begin_ns + 1
+
+    @cached_property
+    def step_ns(self) -> int:
+        """How long one of the steps is into which the run is cut."""
+        steps = min(MOST_STEPS, MOST_POINTS // max(1, min(MOST_IN_TIME, len(self.spans))))
+        return -(-self.span_ns // steps)
+
+    def step(self, step_ns: int | None = None) -> Column:
+        """In which step a row was written."""
+        return F.floor((F.col("at_ns") - self.begin_ns) / (step_ns or self.step_ns))
+
+    def told(self, frame: DataFrame, most: int = MOST_LIVES) -> DataFrame:
+        """Return the rows about the ``most`` lives with the most rows."""
+        if len(self.spans) <= most:
+            return frame
+        busiest = self.spans[:most]
+        table = {"seed": [life.seed for life in busiest], "member": [life.member for life in busiest]}
+        return frame.join(small(frame.sparkSession, table), list(LIFE), "left_semi")
+
+    # What happened
+
     @cached_property
     def rare(self) -> DataFrame:
         """The rows of rare events."""
         kept = (*LIFE, "idx", "step", "at_ns", "event", "view", "origin", "epoch", "to", "seqno", "seqno_last")
-        return self._keep(self.rows.where(is_one_of(*RARE)).select(*kept, "part", "peer", "high", "reason"))
-
-    @cached_property
-    def spans(self) -> DataFrame:
-        """When each life began and ended."""
-        return self._keep(lives.spans(self.rows).frame)
-
-    @cached_property
-    def chosen(self) -> list[Row]:
-        """The lives that are told, with their spans: those with the most rows, in the order in which they began."""
-        most = self.spans.orderBy(F.desc("events"), *LIFE).limit(MOST_LIVES).collect()
-        return sorted(most, key=lambda row: (row.seed, row.began_ns, row.member))
-
-    @property
-    def busiest(self) -> list[tuple[int, int]]:
-        """The lives that are told over time."""
-        ranked = sorted(self.chosen, key=lambda row: (-row.events, row.seed, row.member))
-        return [(row.seed, row.member) for row in ranked[:MOST_IN_TIME]]
-
-    @cached_property
-    def _bounds(self) -> tuple[int, int, int]:
-        first, last = self.spans.agg(F.min("began_ns"), F.max("ended_ns")).collect()[0]
-        steps = min(MOST_STEPS, MOST_POINTS // max(1, len(self.busiest)))
-        begin_ns, end_ns = first or 0, last or 0
-        return begin_ns, end_ns, (end_ns - begin_ns) // steps + 1
-
-    @property
-    def begin_ns(self) -> int:
-        """When the first row of all was written."""
-        return self._bounds[0]
-
-    @property
-    def step_ns(self) -> int:
-        """How long one of the steps is into which the run is cut."""
-        return self._bounds[2]
-
-    @property
-    def step(self) -> Column:
-        """In which step a row was written."""
-        return F.floor((F.col("at_ns") - self.begin_ns) / self.step_ns)
-
-    def told(self, frame: DataFrame, only: Sequence[tuple[int, int]] | None = None) -> DataFrame:
-        """Return the rows about the lives that are told, or about ``only`` these."""
-        pairs = [(row.seed, row.member) for row in self.chosen] if only is None else list(only)
-        table = frame.sparkSession.createDataFrame(pairs, "seed bigint, member bigint")
-        return frame.join(F.broadcast(table), list(LIFE), "left_semi")
+        return self._keep(self.rows.where(is_one_of(*RARE)).select(*kept, "peer", "high", "reason"))
 
     @cached_property
     def counts(self) -> DataFrame:
         """How many rows of what there are, by life and step."""
-        return self._keep(traffic.counts(self.rows, self.step).frame)
+        return self._keep(traffic.counts(self.rows, self.step(), simulated=self.known.simulated).frame)
 
     @cached_property
-    def carried(self) -> DataFrame:
-        """What each life delivered of each stream."""
-        return self._keep(streams.carried(self.rows).frame)
+    def events(self) -> list[Row]:
+        """The same for the whole run; a row for each life and event."""
+        return traffic.events(self.counts).frame.collect()
+
+    @cached_property
+    def happened(self) -> dict[Life, set[str]]:
+        """The events that each life has."""
+        found: dict[Life, set[str]] = {}
+        for row in self.events:
+            found.setdefault((row.seed, row.member), set()).add(NAMES.get(row.event, ""))
+        return found
+
+    def has(self, event: str) -> bool:
+        """Return whether there is any row of an event."""
+        return any(event in events for events in self.happened.values())
 
     @cached_property
     def deliveries(self) -> DataFrame:
         """The deliveries that have a latency, with it."""
-        return sent(latency.of_others(self.rows, simulated=self.simulated), self._clocks)
+        return took(latency.of_others(self.rows, simulated=self.known.simulated), self._offsets_ns)
 
     @cached_property
-    def histograms(self) -> DataFrame:
-        """How many messages of which stream took how long, at each life."""
-        return self._keep(latency.histogram(self.deliveries, "seed", "member", "origin", "to"))
+    def latencies(self) -> list[tuple[tuple[int, ...], dict[str, Any], Bars]]:
+        """How many messages took how long, for each seed, member, origin and to."""
+        found = latency.latencies(self.deliveries).frame
+        return list(histograms(found, ("seed", "member", "origin", "to")))
+
+    @cached_property
+    def ends(self) -> DataFrame:
+        """When each life ended."""
+        spark = self.rows.sparkSession
+        table = {name: [getattr(life, name) for life in self.spans] for name in ("seed", "member", "ended_ns")}
+        return small(spark, table)
 
     @cached_property
     def waits(self) -> DataFrame:
         """The stretches in which sends waited."""
-        return self._keep(blocking.waits(self.rows, self.rare, self.spans).frame)
+        return self._keep(blocking.waits(self.rows, self.rare, self.ends).frame)
 
     @cached_property
-    def ends(self) -> DataFrame:
-        """How each life ended."""
-        return lives.ends(self.spans, self.rare, self._lives).frame
+    def reaches(self) -> dict[Life, int]:
+        """How far the windows of each life reach."""
+        said = self.known.reaches
+        if len(said) == len(self.known.own) or not self.has("BEGIN"):
+            return said
+        return {(row.seed, row.member): row.reach for row in lives.reach(self.rare).collect()} | said

@@ -13,12 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import GaplessError
+from pyspark_gapless.chaos.driver import QUICK
+from pyspark_gapless.installed import look
+from pyspark_gapless.settings import choose_master, told_outside
 from pyspark_gapless.sweep.schema import COLUMNS
 from pyspark_gapless.sweep.work import Run, part_of, table_of
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 JOBS_AT_ONCE: Final = 4
 """Jobs that together fill all cores of a Spark; one more waits its turn, so that no core does."""
+NAME: Final = "gapless sweep"
+"""What Spark calls it."""
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+"""Where options of the driver's JVM are set."""
 _TAG: Final = "gapless-sweep"
 
 
@@ -141,15 +148,28 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def light_settings(master: str | None) -> dict[str, str]:
+    """Return how a JVM starts that only hands out work: on this machine it would take the cores that are to do it."""
+    told = told_outside(look().home, os.environ)
+    if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
+        return {}
+    return {JVM_OPTIONS: QUICK}
+
+
 @contextmanager
 def on_spark(master: str | None, log_path: Path) -> Iterator[Engine]:
     """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
     from pyspark_gapless.plant.run import quiet_session
 
-    with quiet_session(master, log_path, "gapless sweep") as spark, ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool:
+    with (
+        quiet_session(master, log_path, NAME, light_settings(master)) as spark,
+        ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool,
+    ):
         engine = OnSpark(spark, pool)
         try:
             yield engine
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            engine.cancel()
+            # A Spark that has died needs no cancelling, and why it was left is told by somebody else.
+            with suppress(Exception):
+                engine.cancel()

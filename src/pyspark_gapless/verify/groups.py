@@ -93,9 +93,10 @@ def views(trace: Trace) -> DataFrame:
 
 
 def one_group(trace: Trace) -> DataFrame:
-    """L6: at the end all are in one view, of exactly those that are there."""
+    """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out."""
     rest = at_end(trace)
-    told = trace.rare("MEMBERS").groupBy("seed", "member")
+    ends = rest.select("seed", "member", F.col("idx").alias("end"))
+    told = trace.rare("MEMBERS").join(ends, ["seed", "member"]).where("idx < end").groupBy("seed", "member")
     last = told.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
     names = trace.lives.select("seed", F.col("life").alias("member"), "name")
     there = rest.join(names, ["seed", "member"], "left").join(last, ["seed", "member"], "left")
