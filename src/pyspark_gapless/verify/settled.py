@@ -37,6 +37,9 @@ def delivery(trace: Trace) -> DataFrame:
     got = parts(trace).groupBy(*STREAM, "member").agg(F.max("seqno_last").alias("got"))
     got = got.withColumnRenamed("member", "reader")
     found = together_owed(trace).join(got, [*STREAM, "reader"], "left").fillna(0, "got")
+    # Whoever was given a state and nothing since has everything in it.
+    given = trace.rare("STATE_IN").select("seed", F.col("member").alias("reader"), F.lit(0).alias("got")).distinct()
+    found = found.join(F.broadcast(given), ["seed", "reader", "got"], "left_anti")
     short = found.where("got < sent").withColumn("member", F.col("origin")).withColumnRenamed("reader", "peer")
     message = says("%s has not delivered what it sent: it has %d of %d", "peer_name", "got", "sent")
     return violations("L1", trace.named(short), message)
