@@ -34,8 +34,11 @@ def delivery(trace: Trace) -> DataFrame:
     What a member has lost on the way is not held against its sender either: the rest of a message whose beginning is
     gone may be lost, and messages are not told apart in the trace. A sample shows it up to the last row it holds.
     """
-    got = parts(trace).groupBy(*STREAM, "member").agg(F.max("seqno_last").alias("got"))
-    got = got.withColumnRenamed("member", "reader")
+    columns = (*STREAM, "member", "seqno_last")
+    passed = trace.rare("LOST").select(*columns)
+    passed = passed.unionAll(trace.of("DROPPED").where("reason = 'headless'").select(*columns))
+    ends = parts(trace).select(*columns).unionAll(passed).withColumnRenamed("member", "reader")
+    got = ends.groupBy(*STREAM, "reader").agg(F.max("seqno_last").alias("got"))
     found = together_owed(trace).join(got, [*STREAM, "reader"], "left").fillna(0, "got")
     # Whoever was given a state and nothing since has everything in it.
     given = trace.rare("STATE_IN").select("seed", F.col("member").alias("reader"), F.lit(0).alias("got")).distinct()
