@@ -27,11 +27,13 @@ def acks_were_sent(trace: Trace) -> DataFrame:
     said = rows.groupBy(*STREAM, "reader", "seqno_last").agg(
         F.min(F.when(is_one_of("ACK_OUT"), F.col("step"))).alias("sent_step"),
         F.min(F.when(is_one_of("ACK_IN"), F.col("step"))).alias("step"),
-        F.min(F.when(is_one_of("ACK_IN"), F.struct("idx", "t_ns", "member"))).alias("in"),
+        F.min(F.when(is_one_of("ACK_IN"), F.col("idx"))).alias("idx"),
+        F.min(F.when(is_one_of("ACK_IN"), F.col("t_ns"))).alias("t_ns"),
     )
     early = "sent_step is null or sent_step > step" if trace.simulated else "sent_step is null"
-    false = said.where("in is not null").where(early).join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
-    false = false.select("*", "in.*").drop("in").withColumnRenamed("reader", "peer")
+    false = said.where("step is not null").where(early).join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    # Who gets an ack is who numbered the messages.
+    false = false.withColumn("member", F.col("origin")).withColumnRenamed("reader", "peer")
     false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
     return violations("S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"))
 
