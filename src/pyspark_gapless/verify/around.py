@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from gapless.trace.schema import NAMES
-from pyspark_gapless.trace.columns import STREAM, ddl
+from pyspark_gapless.trace.columns import STREAM
 from pyspark_gapless.trace.trace import is_one_of
-from pyspark_gapless.verify.violations import VIOLATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,8 @@ def shown(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, 
     """Return violations as values of JSON, with names in the place of numbers, the rows around, and their frames."""
     spark = trace.rows.sparkSession
     numbered = [{"nth": nth, **row} for nth, row in enumerate(violations)]
-    frame = spark.createDataFrame(numbered, f"nth int, {ddl(VIOLATION)}")
+    # By way of Arrow no Python process is needed at the side of Spark.
+    frame = spark.createDataFrame(pa.Table.from_pylist(numbered))
     names = {row["nth"]: row for row in trace.named(frame).collect()}
     near = trace.named(around(trace, frame)).orderBy("nth", "step" if trace.simulated else "t_ns", "member", "idx")
     rows: dict[int, list[Any]] = {}
