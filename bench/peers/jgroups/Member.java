@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -239,9 +240,11 @@ public class Member implements Receiver {
     void send(long total) {
         try {
             ByteBuffer head = ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN);
+            byte[] filling = new byte[sizeBytes]; // noise, as everywhere
+            new Random(1).nextBytes(filling);
             long number = 0;
             while (total == 0 ? sending : number < total) {
-                byte[] data = new byte[sizeBytes];
+                byte[] data = filling.clone();
                 head.clear();
                 head.putInt((int) number).putShort((short) at).putShort((short) turn);
                 System.arraycopy(head.array(), 0, data, 0, 8);

@@ -26,7 +26,7 @@ RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame
 """The counter of frames received, by kind."""
 
 _RANGES = frozenset({"STORE", "PURGE"})
-_THINNED = _RANGES | {"STATE", "ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
+_THINNED = _RANGES | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
 """What comes with every run, or all the time: of these a sample has some."""
 _make = tuple.__new__
 
@@ -55,7 +55,7 @@ class Context:
         self._group = group
         self._max_frame_bytes = max_frame_bytes
         self.tracing = int(tracing)
-        self._passed: dict[object, tuple[int, ...]] = {}
+        self._passed: dict[object, int] = {}
         self.rarely = rarely
         self.now_ns = 0
         self.wall_ns = 0
@@ -134,19 +134,18 @@ class Context:
             if event in _RANGES:
                 if last // tracing == (first - 1) // tracing:
                     return
-            elif event == "TIMER" or not self._has_passed((event, origin, epoch, peer), low, delivered, high, last):
+            elif event == "TIMER" or not self._has_passed((event, origin, epoch, peer), last or high):
                 return
         size_bytes = 0 if run is None else run.size_bytes
         values = event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason, epoch, to
         self._ready.trace.append(_make(Step, (*values, run)))
 
-    def _has_passed(self, key: object, *marks: int) -> bool:
-        """Return whether one of the marks has passed a multiple since the last time that this was so."""
-        every = self.tracing
-        now = tuple([mark // every for mark in marks])
-        if self._passed.get(key) == now:
+    def _has_passed(self, key: object, mark: int) -> bool:
+        """Return whether a mark has passed a multiple since the last time that this was so."""
+        passed = mark // self.tracing
+        if self._passed.get(key) == passed:
             return False
-        self._passed[key] = now
+        self._passed[key] = passed
         return True
 
     def drop(
