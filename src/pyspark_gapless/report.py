@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from pyspark_gapless.figures import figures
 from pyspark_gapless.session import session
 from pyspark_gapless.trace import Trace
-from pyspark_gapless.verify import verify
+from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
 
 Tell = Callable[[str, float], None]
 """Told what is done now, and which share of all is done."""
@@ -34,10 +33,7 @@ def trace_figures(
     try:
         told("reads the trace", 0.02)
         trace = Trace.read(spark, path)
-        told("checks", 0.05)
-        began_s = perf_counter()
-        verdict = verify(trace).as_dict()
-        verdict.setdefault("verdict", {}).setdefault("seconds", round(perf_counter() - began_s, 3))
+        verdict = _verdict(trace, told)
 
         def progress(part: str, done: int, parts: int) -> None:
             told(f"figures: {part.replace('_', ' ')}", _CHECKS_SHARE + (1 - _CHECKS_SHARE) * done / parts)
@@ -46,6 +42,21 @@ def trace_figures(
     finally:
         if before is None:
             spark.stop()
+
+
+def _verdict(trace: Trace, told: Tell) -> dict[str, Any]:
+    """Return what the checks say, and what no check of a trace can say."""
+    steps = len(CHECKS) + 2
+    done = 0
+
+    def progress(check: str, _rows: int) -> None:
+        nonlocal done
+        done += 1
+        told(f"checks: {check}", _CHECKS_SHARE * min(1.0, done / steps))
+
+    found = verify(trace, progress=progress).as_dict()
+    found["verdict"]["not_shown"] = [{"id": check, "why": why} for check, why in NOT_SHOWN.items()]
+    return found
 
 
 def _silent(*_: object) -> None:

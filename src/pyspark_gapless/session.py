@@ -85,9 +85,9 @@ def session(
         raise ConfigError(f"log_level is {log_level!r}; expected one of {', '.join(LEVELS)}")
     own = {key: _text(key, value) for key, value in (settings or {}).items()}
     master = own.pop("spark.remote", None) or own.pop("spark.master", None) if master is None else master
-    running = _running()
-    if running is not None:
-        return _adapt(running, master, own)
+    present = running()
+    if present is not None:
+        return _adapt(present, master, own)
     told = _told(here.home)
     chosen = choose_master(master, told, os.environ)
     wanted = defaults(chosen)
@@ -128,7 +128,8 @@ def _told(home: Path) -> dict[str, str]:
     return told_outside(home, os.environ)
 
 
-def _running() -> SparkSession | None:
+def running() -> SparkSession | None:
+    """Return the session that this process has, in whichever thread it was made; None if there is none."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()

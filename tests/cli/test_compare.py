@@ -1,6 +1,7 @@
 """``gapless compare``: its numbers for a program, its tables for a person, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,43 @@ def test_a_violation_is_shown_and_is_exit_code_1(capsys: pytest.CaptureFixture[s
     assert "\n0 violations" not in out
 
 
+def test_knobs_hold_for_every_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--loss", "0", "--profiles", "nakack4,unicast3", "--pace", "1us", "--json"]
+    assert run([*SMALL, *options, "--properties", "capacity=3"]) == 0
+    assert [row["peak_window"] for row in json.loads(capsys.readouterr().out)["profiles"]] == [3, 3]
+
+
+def test_a_planted_bug_is_shown_again_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bug = ["--mutant", "purge at maximum", "--loss", "10", "--messages", "20", "--properties", "capacity=8", "--json"]
+    assert run(["compare", "--profiles", "nakack4", "--seed", "3", *bug]) == 1
+    found = json.loads(capsys.readouterr().out)["profiles"][0]["violations"]
+    assert run(["shrink", "3", "--profile", "nakack4", *bug, "-o", str(tmp_path)]) == 0
+    shrunk = json.loads(capsys.readouterr().out)
+    assert found[0].startswith(shrunk["check"] + " ")
+    assert shrunk["command"].startswith("gapless compare --profiles nakack4 --seed 3 --loss 10 ")
+    assert shrunk["lines"] < 10
+
+
+WRONG_SHRINKS = {
+    "no profile": (["--loss", "5"], "--profile"),
+    "a size alone": (["--size", "5"], "--loss"),
+    "a pace alone": (["--pace", "5ms"], "--loss"),
+    "membership": (["--loss", "5", "--profile", "nakack4", "--membership"], "--membership"),
+    "too much loss": (["--loss", "77", "--profile", "nakack4"], "0 to 50"),
+    "a bad pace": (["--loss", "7", "--profile", "nakack4", "--pace", "1h"], "between 1us and 1s"),
+    "no failure": (["--loss", "7", "--profile", "nakack4", "--messages", "2"], "does not fail"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "hint"), WRONG_SHRINKS.values(), ids=WRONG_SHRINKS)
+def test_shrinking_needs_to_know_the_cell(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shrink", "1", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1, err
+    assert hint in err
+
+
 WRONG = {
     "a word": (["--loss", "much"], "'much'"),
     "nothing": (["--loss", ""], "0,1,5"),
@@ -85,6 +123,9 @@ WRONG = {
     "one member": (["--members", "1"], "members"),
     "no messages": (["--messages", "0"], "messages"),
     "a size below zero": (["--size", "-1"], "size"),
+    "an unknown knob": (["--properties", "capacty=4"], "'capacity'"),
+    "a second profile": (["--properties", "profile=nakack"], "second time"),
+    "no such bug": (["--mutant", "a fly"], "'a fly'"),
 }
 
 

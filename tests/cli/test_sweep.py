@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -65,6 +67,35 @@ def test_a_bad_grid_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "out").exists()
 
 
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Blind(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in {hidden!r} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Blind
+from gapless.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("package", "options"), [("pyspark", []), ("pyarrow", ["--no-spark"])])
+def test_without_spark_it_says_what_to_install(package: str, options: list[str], tmp_path: Path) -> None:
+    command_line = [sys.executable, "-c", WITHOUT.format(hidden=(package,)), "sweep", "--preset", "hunt", *options]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command_line, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not installed" in done.stderr
+    assert done.stderr.endswith(": pip install 'gapless[spark]'\n")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_grid_of_a_preset_can_be_kept_and_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "--preset", "protocols", "--print-grid"]) == 0
     text = capsys.readouterr().out
@@ -98,10 +129,22 @@ def test_a_grid_without_spark(
     assert "0 runs in" in told
     assert "8 were there" in told
     assert "0 violations in 8 runs" in told
-    rows = [line.split() for line in told.splitlines() if " nakack4 " in line]
-    assert len(rows) == 4, "a line for each cell in two tables, none of them broken"
-    assert rows[0][:5] == ["0", "%", "nakack4", "2", "100"]
-    assert max(map(len, told.splitlines())) <= max(80, len(str(out)) + 50)
+    assert "4 cells, 2 runs of each" in told
+    lines = told.splitlines()
+    rows = [line.split() for line in lines if line.startswith("  nakack4 ")]
+    assert len(rows) == 4, "a line for each cell in two tables"
+    assert rows[0][:3] == ["nakack4", "100", "%"]
+    assert [line for line in lines if line.startswith("loss ")] == ["loss 0 %", "loss 20 %"] * 2
+    assert max(len(line) for line in lines if "results: " not in line) <= 80
+
+
+def test_what_lines_of_a_grid_differ_in() -> None:
+    from pyspark_gapless.sweep.grid import read_grid
+
+    assert command._axes(read_grid("[grid]")) == ["profile"]
+    assert command._axes(read_grid("[grid]\nloss = [1, 2]\ncapacity = [4, 8]")) == ["loss", "capacity"]
+    both = "[grid]\nprofile = ['nakack4', 'classic']\nloss = [1, 2]\ncapacity = [4, 8]\n[work]\nsize = [1, 2]"
+    assert command._axes(read_grid(both)) == ["loss", "capacity", "size", "profile"]
 
 
 def test_a_hunt_shows_failures_with_their_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,9 +164,14 @@ def test_a_hunt_shows_failures_with_their_commands(tmp_path: Path, capsys: pytes
     assert "Faults that struck" in told
 
 
-def test_progress_has_a_rate() -> None:
-    progress = Progress(total=100, before=10, done=30, began_s=0.0)
-    assert progress.per_s == pytest.approx(20 / progress.elapsed_s, rel=0.1)
+def test_progress_has_a_rate_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_gapless.sweep.run.monotonic", lambda: 110.0)
+    stand = Progress(total=1_000, before=100, done=100, began_s=100.0)
+    assert command.speed(stand) == "", "nothing is known"
+    stand.done = 120
+    assert command.speed(stand) == "2.0/s, 7:20 left", "what was there before does not count"
+    stand.total = 100_120
+    assert command.speed(stand) == "2.0/s, 13:53:20 left"
 
 
 def test_ctrl_c_ends_in_good_order(

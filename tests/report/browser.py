@@ -117,9 +117,16 @@ class Browser:
         return message
 
     def open(
-        self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True
+        self,
+        path: Path,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        scripts: bool = True,
+        first: str = "",
     ) -> Page:
-        """Open a file in a page of its own and wait until it is loaded."""
+        """Open a file in a page of its own and wait until it is loaded; the script ``first`` runs before its own."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
@@ -130,6 +137,8 @@ class Browser:
         page.media(dark=dark)
         if not scripts:
             page.call("Emulation.setScriptExecutionDisabled", {"value": True})
+        if first:
+            page.call("Page.addScriptToEvaluateOnNewDocument", {"source": first})
         page.call("Page.navigate", {"url": path.as_uri()})
         self.wait("Page.loadEventFired", session)
         return page

@@ -157,6 +157,13 @@ def test_missing_rows_take_the_certainty_away() -> None:
     assert "and 12 more lives" in page
 
 
+def test_what_nobody_has_judged_stays_so() -> None:
+    twice = shaped(shaped(figures_of("unjudged")))
+    assert twice["judged"] is False
+    assert judgement(twice).headline == "Not judged"
+    assert "Violations\N{EN DASH}not counted" in text_of(render(twice)), "not looked for is not zero"
+
+
 def test_ok_alone_convinces_nobody() -> None:
     """A verdict that names no check, or whose checks were all left out, is no verdict."""
     for checks in ([], cases.checks("not checked", "no reason")):

@@ -33,8 +33,8 @@ WHERE = ("cpu_s", "python")
 """The columns that say where and how a run was done, and not what came of it."""
 
 
-def small(seeds: int, mutant: str = "", text: str = SMALL) -> Wanted:
-    return Wanted(read_grid(text, mutant=mutant), range(seeds), code_digest())
+def small(seeds: int, text: str = SMALL) -> Wanted:
+    return Wanted(read_grid(text), range(seeds), code_digest())
 
 
 def rows_in_process(wanted: Wanted) -> list[dict[str, Any]]:

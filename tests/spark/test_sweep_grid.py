@@ -13,7 +13,7 @@ from gapless.sim.compare import config_of, properties_of
 from gapless.sim.family import FAMILY
 from gapless.units import NS_PER_MS
 from pyspark_gapless.sweep.cells import Cell, code_digest
-from pyspark_gapless.sweep.grid import MOST_CELLS, PRESETS, load_grid, preset, read_grid
+from pyspark_gapless.sweep.grid import MOST_CELLS, PRESETS, load_grid, preset, read_grid, with_mutant
 
 WHOLE = """
 [grid]
@@ -107,7 +107,7 @@ def test_the_commands_of_a_cell() -> None:
     rest = '--loss 2.5 --members 5 --messages 9 --size 0 --pace 5us --properties "capacity=8"'
     assert cell.replay(4) == f"gapless compare --profiles nakack4 --seed 4 {rest}"
     assert cell.shrink(4) == f"gapless shrink 4 --profile nakack4 {rest}"
-    told, membership = read_grid("[hunt]\nmessages = 40", mutant="purge at maximum")
+    told, membership = with_mutant(read_grid("[hunt]\nmessages = 40"), "purge at maximum")
     assert told.replay(4) == 'gapless sim 4 --messages 40 --mutant "purge at maximum"'
     assert membership.shrink(4) == 'gapless shrink 4 --membership --mutant "purge at maximum"'
 

@@ -67,7 +67,7 @@ def test_a_row_of_a_grid_is_the_cell_of_compare() -> None:
     found = run_cell("nakack4", 20.0, Work(2, 9, 100, 1_000_000, 5), cell.config())
     assert list(row) == list(COLUMNS)
     assert (row["key"], row["seed"], row["code"], row["kind"]) == (cell.key, 5, "code", "grid")
-    assert (row["capacity"], row["knobs"]) == (4, [("xmit_interval", "50ms")])
+    assert (row["capacity"], row["knobs"]) == (4, [("capacity", "4"), ("xmit_interval", "50ms")])
     assert (row["frames"], row["bytes"]) == (found.frames, found.sizes_bytes)
     assert (row["p50_ns"], row["p99_ns"], row["max_ns"]) == (found.p50_ns, found.p99_ns, found.max_ns)
     assert row["frames_lost"] == found.frames_lost > 0
@@ -151,6 +151,8 @@ def test_results_of_other_code_or_another_version_do_not_count(tmp_path: Path) -
     other = Wanted(wanted.cells, wanted.seeds, "other code")
     assert results.there(wanted).all()
     assert not results.there(other).any()
+    assert results.there(other, of_other_code=True).all()
+    assert not results.there(wanted, of_other_code=True).any()
     wanted.version = "0.0.9"
     assert not results.there(wanted).any()
 
@@ -170,6 +172,13 @@ def test_a_chunk_that_fails_ends_the_sweep_and_what_was_done_stays(tmp_path: Pat
     with pytest.raises(SweepError, match="pulled the plug"), results.opened():
         sweep(wanted, Here(fail_at=3), results)
     assert results.there(wanted).sum() == 3, "the first chunks are of one run each"
+
+
+def test_more_runs_than_can_be_kept_account_of_are_refused(tmp_path: Path) -> None:
+    plan = Plan(small(1).cells, range(10**8), tmp_path / "out", None, 1)
+    with pytest.raises(ConfigError, match="6 cells with 100,000,000 seeds are 600,000,000 runs"):
+        run(plan, lambda _: None, threading.Event())
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_who_is_stopped_keeps_what_is_under_way(tmp_path: Path) -> None:
@@ -259,7 +268,9 @@ def test_a_hunt_sums_up_to_what_gapless_sim_says(tmp_path: Path) -> None:
     assert hunt.never_seen == alone.never_seen
     assert hunt.bound == 3 / 12
     assert summary.ok, "so short a hunt need not have seen everything"
-    assert not replace(summary, hunts=[replace(hunt, thorough=True)]).ok
+    assert not hunt.drawn, "the number of members was given"
+    assert replace(summary, hunts=[replace(hunt, runs=300)]).ok
+    assert not replace(summary, hunts=[replace(hunt, runs=300, drawn=True)]).ok
 
 
 def test_a_cell_sums_up_all_its_runs(tmp_path: Path) -> None:
@@ -319,8 +330,8 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         assert child.stdout is not None
         written = next(line for line in child.stdout if line.endswith("True\n"))
         child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-        child.stdout.read()  # comes to its end when the worker has gone too
+        child.communicate(timeout=60)  # standard output comes to its end when the worker has gone too
+        assert child.returncode == -signal.SIGKILL
     results = Results(tmp_path / "out")
     kept = int(results.there(small(100_000, text=text)).sum())
     assert kept >= int(written.split()[0]) > 0

@@ -367,11 +367,3 @@ def test_the_order_of_what_one_answer_holds() -> None:
     assert in_order([one, two], [view], 1) == [one, view, two]
     assert in_order([one, two], [view], 0) == [view, one, two]
     assert in_order([one, two], [wanted, received], 0) == [received, one, two, wanted]
-
-
-def test_the_trace_is_handed_on() -> None:
-    rows: list[str] = []
-    with gathering(1, trace=lambda now_ns, me, steps: rows.extend(step.event for step in steps)) as (a,):
-        a.handle.send([b"x"]).result(PATIENCE_S)
-        a.until_messages(1)
-    assert {"VIEW", "SEND"} <= set(rows)

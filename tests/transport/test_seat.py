@@ -40,13 +40,13 @@ def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> N
     here, there, elsewhere = network.open(), network.open(), network.open()
     seat, _ = seat_at(here)
     located = [Located(B, there.locator.encode()), Located(C, elsewhere.locator.encode())]
-    pump([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat, 0)
+    pump([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat)
     assert there.receive(9) == [b"welcome"]
-    pump([Ready([Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))])], seat, 0)
+    pump([Ready([Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))])], seat)
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to all"], [b"to all"])
-    pump([Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat, 0)
+    pump([Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat)
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to b"], [])
-    pump([Ready([Transmit(WORLD, b"to the world")])], seat, 0)
+    pump([Ready([Transmit(WORLD, b"to the world")])], seat)
     assert (there.receive(9), elsewhere.receive(9), here.receive(9)) == ([b"to the world"], [b"to the world"], [])
 
 
@@ -54,7 +54,7 @@ def test_the_application_gets_all_answers_in_their_order(network: MemoryNetwork)
     seat, outbox = seat_at(network.open())
     one, two, three = run_of(b"1"), run_of(b"2"), run_of(b"3")
     view = ViewInstalled(View.of(1, A))
-    pump([Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)], seat, 0)
+    pump([Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)], seat)
     assert outbox.take() == [one, two, view, three]
 
 
@@ -62,7 +62,7 @@ def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: MemoryNetw
     here = network.open()
     seat, _ = seat_at(here)
     now_ns = time.monotonic_ns()
-    pump(seat.commands(now_ns), seat, now_ns)  # it looks for a group, and will try again
+    pump(seat.commands(now_ns), seat)  # it looks for a group, and will try again
     due_ns = seat.participant.deadline_ns
     assert due_ns is not None
     for _ in range(DATAGRAMS_A_TURN + 1):
@@ -115,11 +115,11 @@ def test_who_waits_is_woken_once_until_it_takes() -> None:
 
 def test_a_send_that_waits_for_a_view_goes_with_it(network: MemoryNetwork) -> None:
     seat, _ = seat_at(network.open())
-    pump(seat.commands(0), seat, 0)
+    pump(seat.commands(0), seat)
     seat.sends.put(Sent((b"x",)))
-    pump(seat.commands(0), seat, 0)
+    pump(seat.commands(0), seat)
     assert not seat.has_commands
-    pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat, 0)
+    pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat)
     assert seat.has_commands
 
 
@@ -127,11 +127,11 @@ def test_what_former_lives_handed_out_is_consumed_first(network: MemoryNetwork) 
     seat, _ = seat_at(network.open())
     expelled = Expelled(View.of(1, A).id)
     for handed_out, consumed in ((5, 3), (4, 1)):
-        pump([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat, 0)
+        pump([Ready(deliveries=[run_of(*[b"x"] * handed_out)], events=[expelled])], seat)
         seat.refund(consumed, 0)
         seat.follow()
     assert seat._former == 5 - 3 + 4 - 1
-    pump([Ready(deliveries=[run_of(b"x")])], seat, 0)
+    pump([Ready(deliveries=[run_of(b"x")])], seat)
     assert (seat._former, seat._outstanding) == (5, 1)
     seat.refund(6, 0)
     assert (seat._former, seat._outstanding) == (0, 0)

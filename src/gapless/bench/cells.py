@@ -15,6 +15,7 @@ from gapless.bench.member import PATIENCE_S, Spec
 from gapless.bench.processes import Processes, free_ports
 from gapless.errors import ConfigError
 from gapless.face.joining import TRANSPORTS
+from gapless.trace.recorder import read_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ class Plan:
     unicast: bool = False
     rtt: bool = False
     knobs: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
+    trace_mode: str = ""
 
     def __post_init__(self) -> None:
         if self.members < 2:
@@ -48,6 +51,10 @@ class Plan:
         for loss in self.losses:
             if not 0 <= loss <= 0.5:
                 raise ConfigError(f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for one in a hundred")
+        if self.trace_mode:
+            read_mode(self.trace_mode)
+            if not self.trace:
+                raise ConfigError("--trace-mode says how to record: name a folder with --trace")
         if not 0.01 <= self.seconds <= 3600:
             raise ConfigError(f"--seconds {self.seconds}: expected 0.01 to 3600")
 
@@ -139,6 +146,8 @@ def _start(plan: Plan, cell: Cell) -> Processes:
             plan.rtt,
             cell.loss,
             knobs=plan.knobs,
+            trace=plan.trace,
+            trace_mode=plan.trace_mode,
         )
         for at in range(plan.members)
     ]

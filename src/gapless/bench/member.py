@@ -25,6 +25,7 @@ from gapless.face.insight import explain
 from gapless.face.joining import TRANSPORTS
 from gapless.run import Run
 from gapless.sim.faults import Loss
+from gapless.trace.recorder import Recorder, read_mode
 from gapless.transport.chaos import Chaos
 from gapless.transport.handle import Handle
 from gapless.units import NS_PER_S
@@ -60,6 +61,8 @@ class Spec:
     loss: float = 0.0
     warm_up_s: float = WARM_UP_S
     knobs: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
+    trace_mode: str = ""
 
     @property
     def members(self) -> int:
@@ -79,6 +82,10 @@ class Spec:
             return transport
         return Chaos(transport, [Loss(Random(self.at), [self.loss])], name=f"{self.at + 1}", call=str)
 
+    def recorder(self) -> Recorder | None:
+        """Return what records this member, if it is to be recorded."""
+        return Recorder(self.trace, **read_mode(self.trace_mode or "full")) if self.trace else None
+
     def encode(self) -> str:
         """Return it as text."""
         return json.dumps(asdict(self))
@@ -94,7 +101,8 @@ class Worker:
         self.sent: dict[int, int] = {}
         self._view: View | None = None
         self._gathered = threading.Event()
-        self.handle = Handle("bench", spec.open(), spec.config().replace(loopback=False), node=spec.at + 1)
+        config = spec.config().replace(loopback=False)
+        self.handle = Handle("bench", spec.open(), config, node=spec.at + 1, trace=spec.recorder())
         threading.Thread(target=self._read, daemon=True).start()
         if not self._gathered.wait(PATIENCE_S):
             sys.exit(f"not all of {spec.members} members have come")
@@ -203,7 +211,14 @@ def exchange(spec: Spec) -> None:
     """Measure how long a request and its answer take: the first member asks the second, one request at a time."""
     from gapless import blocking
 
-    with blocking.join("bench", transport=spec.open(), config=spec.config(), node=spec.at + 1, listen=False) as group:
+    with blocking.join(
+        "bench",
+        transport=spec.open(),
+        config=spec.config(),
+        node=spec.at + 1,
+        listen=False,
+        trace=spec.recorder(),
+    ) as group:
         group.on_request(lambda request: request.payload)
         group.wait_for_members(spec.members, PATIENCE_S)
         assert group.view is not None

@@ -35,6 +35,7 @@ from gapless.cli.soak import soak
 from gapless.cli.spool import spool
 from gapless.cli.sweep import sweep
 from gapless.cli.top import top
+from gapless.cli.verify import verify
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def cli() -> None:
 
 for command in (
     *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
-    *(sim, shrink, scenario, explore, mutants, compare, sweep, report, config, behaviours, demo),
+    *(sim, shrink, scenario, explore, mutants, compare, sweep, verify, report, config, behaviours, demo),
 ):
     cli.add_command(command)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.joining import seconds as duration
+from gapless.cli.joining import seconds as duration, traced
 from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
 from gapless.errors import ConfigError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"]))
 @click.option("--rtt", is_flag=True, help="Measure requests and their answers instead.")
 @click.option("--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement.")
+@traced
 @knob_options
 @json_option
 def bench(
@@ -42,6 +43,8 @@ def bench(
     mode: str,
     rtt: bool,
     seconds: float,
+    trace: Path | None,
+    trace_mode: str,
     profile: str | None,
     config_file: Path | None,
     properties: str | None,
@@ -64,6 +67,8 @@ def bench(
         unicast=mode == "unicast",
         rtt=rtt,
         knobs=changed_knobs(profile, config_file, properties),
+        trace="" if trace is None else str(trace.absolute()),
+        trace_mode=trace_mode,
     )
     about = conditions(plan)
     found: list[Figure | RoundTrips | Skipped] = []

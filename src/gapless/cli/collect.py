@@ -121,12 +121,21 @@ def _greeting(collector: Collector) -> str:
     )
 
 
+_TOLD = (
+    "name",
+    "max_bytes",
+    "max_age",
+    "on_full",
+    "segment_bytes",
+    "rotate",
+    "join_timeout",
+    "trace",
+    "trace_mode",
+)
+
+
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    told = {
-        key: options[key]
-        for key in ("name", "max_bytes", "max_age", "on_full", "segment_bytes", "rotate", "join_timeout")
-        if options[key] not in (None, "")
-    }
+    told = {key: options[key] for key in _TOLD if options[key] not in (None, "")}
     told.update(
         discover=options["discover"],
         transport=options["transport"],

@@ -1,86 +1,192 @@
-"""``gapless demo``: a lossy group at work, then a swarm of groups with every fault there is."""
+"""``gapless demo``: the main job from end to end, on this machine, with a report at the end."""
 
 from __future__ import annotations
 
-from math import isnan
-from time import perf_counter
-from typing import Any
+import os
+import time
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
-from gapless.cli.sim import MOST_SEED, cores
+from gapless.cli.joining import attended
+from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.sim import MOST_SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark_gapless.demo.result import Result
+    from pyspark_gapless.demo.run import Stand
+
+LINE_S = 1.0
+"""Time between two lines where there is no terminal."""
+BAR = 40
+PER_CENT = 100
+
+
+def _loss(_: object, __: object, text: str) -> float:
+    """Read per cent on the command line: 5, or 5%."""
+    try:
+        found = float(text.strip().removesuffix("%"))
+    except ValueError:
+        found = -1.0
+    if not (isfinite(found) and 0 <= found <= PER_CENT / 2):
+        raise click.BadParameter(f"{text}: expected per cent of the datagrams from 0 to 50, such as 5")
+    return found
 
 
 @click.command()
-@click.option("--members", type=click.IntRange(2, 26), default=3, show_default=True, help="Members, all sending.")
-@click.option("--messages", type=click.IntRange(1, 1_000_000), default=5000, show_default=True, help="Per member.")
-@click.option("--loss", type=click.FloatRange(0, 50), default=5.0, show_default=True, help="Per cent of frames lost.")
+@click.option("--messages", default=10_000, show_default=True, metavar="N", type=int, help="Of each producer.")
+@click.option("--loss", default="5", show_default=True, metavar="PERCENT", callback=_loss, help="Datagrams lost.")
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
+@click.option("--no-spark", is_flag=True, help="No tables, no report: the group alone, its trace checked here.")
+@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
 @click.option(
-    "--seeds", type=click.IntRange(0, 100_000), default=200, show_default=True, help="Groups in the swarm; 0: none."
+    "--output",
+    default="gapless-demo",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where everything is kept; a former demo there is removed.",
 )
 @json_option
-def demo(members: int, messages: int, loss: float, seed: int, seeds: int, as_json: bool) -> int:
-    """Show a group that loses frames and no messages, then try to break a few hundred more."""
-    from gapless.sim.run import sweep
-    from gapless.sim.show import show
+def demo(messages: int, loss: float, seed: int, no_spark: bool, master: str | None, output: Path, as_json: bool) -> int:
+    """Send through a lossy group into tables, kill a member, verify every trace, and write a report.
 
-    if isnan(loss):
-        raise click.UsageError("--loss is a number from 0 to 50")
+    Three producers and a collector, each a process of its own, talk over UDP on this machine and lose datagrams; one of
+    them is killed and comes back. Spark fills tables from what is collected, checks the trace of every process against
+    the invariants, and makes a page of it. The exit code is 1 if anything is lost, repeated, out of order or violated.
+    """
+    from pyspark_gapless.demo.plan import Plan
+    from pyspark_gapless.demo.run import run
 
-    began_s = perf_counter()
-    with progress_bar("a lossy group", 100, quiet=as_json) as done:
-        shown = show(members, messages, loss / 100, seed, done)
-    with progress_bar("a swarm of groups", seeds, quiet=as_json or not seeds) as done:
-        swarm = sweep(range(seeds), workers=cores(), progress=done)
-    violations = shown.violations + sum(len(outcome.violations) for outcome in swarm.failed)
-    report: dict[str, Any] = {
-        "members": members,
-        "sent": shown.sent,
-        "delivered": shown.delivered,
-        "lost": shown.lost,
-        "duplicated": max(0, shown.delivered - shown.expected),
-        "frames_lost": shown.frames_lost,
-        "naks": shown.naks,
-        "repairs": shown.repairs,
-        "latency_p50_ms": round(shown.p50_ns / 1e6, 3),
-        "latency_p99_ms": round(shown.p99_ns / 1e6, 3),
-        "swarm_groups": swarm.seeds,
-        "swarm_events": swarm.events,
-        "swarm_faults": sum(swarm.faults.values()),
-        "violations": violations,
-        "wall_seconds": round(perf_counter() - began_s, 2),
-    }
+    plan = Plan(output=output, messages=messages, loss=loss / PER_CENT, seed=seed, spark=not no_spark, master=master)
+    with attended(quiet=as_json), _shown(quiet=as_json) as tell:
+        result = run(plan, tell)
     if as_json:
-        print_json(report)
+        print_json(result.as_dict())
     else:
-        _print(report, loss)
-    return 1 if violations or shown.lost else 0
+        show(result)
+    return 0 if result.is_sound else 1
 
 
-_MEANINGS = {
-    "sent": "messages, by all members together",
-    "delivered": "at all other members together",
-    "lost": "messages that somebody did not get",
-    "duplicated": "messages that somebody got twice",
-    "frames_lost": "frames that the network lost",
-    "naks": "questions for what was missing",
-    "repairs": "frames sent again",
-    "latency_p50_ms": "half of all deliveries took no longer (virtual time, 200 us network)",
-    "latency_p99_ms": "99 of 100 deliveries took no longer",
-    "swarm_groups": "groups with random knobs and every kind of fault",
-    "swarm_events": "events in them",
-    "swarm_faults": "faults that struck them",
-    "violations": "of the invariants, checked after every step",
+# While it runs
+
+PARTS = {
+    "start": "start four processes, and Spark",
+    "send": "send through the lossy group, kill a producer, bring it back",
+    "tables": "bring the tables up to date, count them",
+    "verify": "check the trace of every process",
+    "report": "measure, and draw the report",
 }
 
 
-def _print(report: dict[str, Any], loss: float) -> None:
-    title = f"{report['members']} members, all sending, {loss:g} % of all frames lost"
-    rows = [
-        (key.replace("_", " "), f"{report[key]:,}" if isinstance(report[key], int) else report[key], meaning)
-        for key, meaning in _MEANINGS.items()
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Callable[[Stand], None]]:
+    """Show how things stand, on standard error: live on a terminal, else a line a second."""
+    if quiet:
+        yield lambda _: None
+        return
+    # A copy of the descriptor: while Spark starts, the other one leads to its log.
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
+        screen = Console(file=file)
+        if not screen.is_terminal:
+            yield _Lines(screen)
+            return
+        with Live(console=screen, refresh_per_second=8) as live:
+            yield lambda stand: live.update(view(stand))
+
+
+class _Lines:
+    """Writes a line when a part begins, and once a second."""
+
+    def __init__(self, screen: Console) -> None:
+        self.screen = screen
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def __call__(self, stand: Stand) -> None:
+        part, at_s = self._last
+        if stand.now != part or time.monotonic() - at_s >= LINE_S:
+            self._last = stand.now, time.monotonic()
+            text = f"{time.monotonic() - stand.began_s:5.0f} s  {PARTS[stand.now]}"
+            self.screen.print(f"{text}{_far(stand)}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _far(stand: Stand) -> str:
+    """Return how far the present part is."""
+    if stand.now == "send":
+        rows = f", {stand.rows:,} rows in bronze" if "tables" in stand.seconds else ""
+        return f": {stand.acknowledged:,} of {stand.expected:,} acknowledged{rows}"
+    return f": {stand.note}" if stand.note else ""
+
+
+def view(stand: Stand) -> Group:
+    """Return the parts, with what is done of each."""
+    table = Table.grid(padding=(0, 1))
+    for name, took_s in stand.seconds.items():
+        if name == stand.now and not took_s:
+            mark: Any = Spinner("dots", style="cyan")
+            time_text = f"{time.monotonic() - stand.began_s:.0f} s"
+        else:
+            mark = Text("✓", "green") if took_s is not None else Text("·", "dim")
+            time_text = "" if took_s is None else f"{took_s:.1f} s"
+        table.add_row(mark, Text(PARTS[name], "" if took_s is not None else "dim"), Text(time_text, "dim"))
+    parts: list[Any] = [Text("gapless demo", "bold"), table]
+    more = Table.grid(padding=(0, 1))
+    if stand.now == "send":
+        bar = ProgressBar(total=stand.expected, completed=stand.acknowledged, width=BAR)
+        more.add_row("", bar, Text(_far(stand).strip(": "), "dim"))
+    elif stand.note:
+        more.add_row("", Text(stand.note, "dim"))
+    return Group(*parts, more)
+
+
+# At the end
+
+
+def show(result: Result) -> None:
+    """Print what came of it."""
+    screen = console()
+    kill = "one killed and back" if result.kills else "none killed"
+    title = f"{result.members} processes over UDP, {result.loss_percent:g} % of the datagrams lost, {kill}"
+    screen.print(make_table(title, ("what", "found", ""), summary(result)))
+    for problem in result.problems:
+        screen.print(problem, style="red", markup=False)
+    sound = "every message once, in order, and every invariant held"
+    screen.print(
+        sound if result.is_sound else "NOT as it should be, see above",
+        style="bold green" if result.is_sound else "bold red",
+    )
+    if result.report:
+        screen.print(f"report: {result.report}", soft_wrap=True, markup=False, highlight=False)
+
+
+def summary(result: Result) -> list[tuple[str, str, str]]:
+    """Return the figures with a word on each."""
+    where = "the bronze table" if result.rows is not None else "the spool"
+    found = [
+        ("sent", f"{result.sent:,}", "different messages, each acknowledged"),
+        ("delivered", f"{result.delivered:,}", "at all members but their senders together"),
+        ("lost", f"{result.lost:,}", f"acknowledged and not in {where}, or missed by a member"),
+        ("duplicated", f"{result.duplicates:,}", "delivered twice, or twice in the table"),
+        ("out of order", f"{result.out_of_order:,}", "deliveries that were not the next of their stream"),
+        ("datagrams lost", f"{result.frames_lost:,}", "thrown away on purpose"),
+        ("repaired", f"{result.repaired:,}", f"messages in {result.repairs:,} repairs, for {result.naks:,} naks"),
+        ("latency", f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms", "send to delivery, p50 / p99"),
     ]
-    console().print(make_table(title, ("what", "value", "meaning"), rows))
-    console().print("next: gapless sim --seeds 300, gapless explore, gapless mutants, gapless sim 7")
+    if result.rows is not None:
+        found.append(("rows", f"{result.rows:,}", f"in {result.tables.get('bronze', 'bronze')}"))
+    held = f"of {result.checks} invariants, checked on {result.events:,} events"
+    found.append(("violations", f"{result.violations:,}", held))
+    took = ", ".join(f"{name} {took_s:.0f}" for name, took_s in result.seconds.items())
+    found.append(("seconds", f"{sum(result.seconds.values()):.0f}", took))
+    return found

@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,6 +41,17 @@ def seconds(text: str | float) -> float:
     return found
 
 
+TRACE_OPTIONS = (
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Record everything in this folder (docs/traces.md).",
+    ),
+    click.option("--trace-mode", default="", metavar="MODE", help="full (the default), sampled, or sampled:N."),
+)
+"""What says whether and how a command is recorded."""
+
 _OPTIONS = (
     click.option("--discover", metavar="WHERE", help="Where others could be (docs/discovery.md)."),
     click.option(
@@ -51,6 +63,7 @@ _OPTIONS = (
     click.option(
         "--join-timeout", type=seconds, default=30.0, show_default=True, metavar="TIME", help="Time to come in."
     ),
+    *TRACE_OPTIONS,
 )
 
 
@@ -58,6 +71,13 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command everything that says how to come into a group; :func:`joined` takes it."""
     command = knob_options(command)
     for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def traced(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say whether and how it is recorded."""
+    for option in reversed(TRACE_OPTIONS):
         command = option(command)
     return command
 
@@ -87,6 +107,8 @@ def joined(group: str, options: dict[str, Any], *, quiet: bool = False, **more: 
         ports=read_ports(options["ports"]),
         name=options["name"],
         config=config,
+        trace=options["trace"],
+        trace_mode=options["trace_mode"],
         **more,
     )
     with attended(quiet=quiet), member:

@@ -24,6 +24,7 @@ FIGURES = "figures.json"
 """The file with figures that a folder may hold."""
 PAGE = "report.html"
 """What the page of a folder is called, in that folder."""
+_EXTRA = frozenset({"msgpack", "numpy", "pandas", "pyarrow", "pyspark", "pyspark_gapless"})
 MOST_BYTES = 200_000_000
 """A larger file is not figures: their lists are bounded."""
 
@@ -119,21 +120,26 @@ def _shaped_enough(path: Path, found: object) -> dict[str, Any]:
 
 
 def _sweep(path: Path) -> dict[str, Any]:
-    try:
+    with _extra("the results of a sweep are read with pyarrow"):
         from pyspark_gapless.sweep.figures import figures
-    except ImportError as error:
-        raise ConfigError(
-            f"{error}: the results of a sweep are read with pyarrow; pip install 'gapless[spark]'"
-        ) from None
     return figures(path)
 
 
 def _trace(path: Path, master: str | None, tell: Callable[[str, float], None] | None) -> dict[str, Any]:
-    try:
+    with _extra("a trace is checked on Spark"):
         from pyspark_gapless.report import trace_figures
-    except ImportError as error:
-        raise ConfigError(f"{error}: a trace is checked on Spark; pip install 'gapless[spark]'") from None
     return trace_figures(path, master=master, tell=tell)
+
+
+@contextmanager
+def _extra(why: str) -> Iterator[None]:
+    """Say what to install where a package of the extra is missing; anything else that cannot be imported is a bug."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise ConfigError(f"{error}: {why}; pip install 'gapless[spark]'") from None
 
 
 # What is shown
@@ -158,11 +164,28 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def _show(page: Path, figures: dict[str, Any]) -> None:
+    """Print what the page says first, and where it is: on a line of its own, so that no table folds it."""
     from gapless.report.page import judgement
 
-    verdict = judgement(figures)
-    rows = [("verdict", verdict.headline), ("page", escape(str(page))), ("size", words.size(page.stat().st_size))]
-    console().print(make_table(escape(figures["title"]), ("what", "value"), rows))
+    screen, verdict = console(), judgement(figures)
+    rows = [("verdict", verdict.headline), ("found", found(figures)), ("size", words.size(page.stat().st_size))]
+    screen.print(make_table(escape(figures["title"]), ("what", "value"), rows))
+    screen.print(f"page: {page}", soft_wrap=True, markup=False, highlight=False)
+
+
+def found(figures: dict[str, Any]) -> str:
+    """Return the few numbers that everybody asks for first."""
+    if figures["kind"] == "sweep":
+        return f"{words.count(figures['failed'])} of {words.count(figures['runs'])} runs failed"
+    told = {
+        "sent": "sent",
+        "delivered": "delivered",
+        "lost": "lost",
+        "duplicates": "duplicated",
+        "repaired": "repaired",
+    }
+    summary = figures["summary"]
+    return ", ".join(f"{words.count(summary[part])} {word}" for part, word in told.items() if summary[part] is not None)
 
 
 __all__ = ["load", "report"]

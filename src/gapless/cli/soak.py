@@ -30,7 +30,9 @@ MOST_SHOWN = 20
 @click.option("--stop", "stops", default=1, show_default=True, metavar="N", type=int, help="Members to SIGSTOP.")
 @click.option("--seed", default=1, show_default=True, metavar="N", type=int, help="Of faults, load and blows.")
 @click.option("--transport", default="udp", show_default=True, metavar="NAME", help="udp or tcp.")
-@click.option("--trace", "folder", type=click.Path(path_type=Path), help="Keep the traces in this empty folder.")
+@click.option(
+    "--trace", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Keep the traces in this empty folder."
+)
 @knob_options
 @json_option
 def soak(

@@ -11,10 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 
 from gapless import __version__
 from gapless.cli.output import console, found_mutant, json_option, make_table, mutant_option, print_json
@@ -130,22 +129,30 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
     )
     # A copy of the descriptor: while Spark starts, the other one leads to its log.
     with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
         screen = Console(file=file, force_terminal=True)
-        with Progress(*columns, console=screen, transient=True, speed_estimate_period=120) as progress:
-            task = progress.add_task("Spark starts" if spark else "runs", total=None, rate="")
+        with Progress(*columns, console=screen, transient=True) as progress:
+            task = progress.add_task("Spark starts" if spark else "runs", total=None, speed="")
 
             def tell(stand: Stand) -> None:
                 failed = f", {stand.failed:,} failed" if stand.failed else ""
                 label = f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
-                rate = f"{stand.per_s:.1f}/s" if stand.done > stand.before else ""
-                progress.update(task, total=stand.total, completed=stand.done, rate=rate, description=label)
+                progress.update(task, total=stand.total, completed=stand.done, speed=speed(stand), description=label)
 
             yield tell
+
+
+def speed(stand: Stand) -> str:
+    """Return how fast it goes and how long it will take; nothing before the first runs of this time are done."""
+    if stand.done == stand.before:
+        return ""
+    left_s = round((stand.total - stand.done) / stand.per_s)
+    hours, minutes = left_s // 3600, left_s // 60 % 60
+    left = f"{hours}:{minutes:02}:{left_s % 60:02}" if hours else f"{minutes}:{left_s % 60:02}"
+    return f"{stand.per_s:,.1f}/s, {left} left"
 
 
 # What is printed
@@ -165,6 +172,7 @@ def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
         "spark": plan.workers is None,
         "slots": done.slots,
         "done_before": progress.before,
+        "done_by_other_code": done.others,
         "done_now": progress.done - progress.before,
         "wall_seconds": round(wall_s, 3),
         "runs_per_second": round(progress.per_s, 2) if progress.done > progress.before else None,
@@ -176,8 +184,12 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     """Print what came of a sweep."""
     screen, summary, progress = console(), done.summary, done.progress
     if summary.cells:
+        each = {part.runs for part in summary.cells}
+        screen.print(
+            f"{len(summary.cells):,} cells, {min(each):,} runs of each" + (" or more" if len(each) > 1 else "")
+        )
         for title, figures in TABLES.items():
-            screen.print(grid_table(title, summary.cells, figures))
+            screen.print(*grid_lines(title, summary.cells, figures), sep="\n", soft_wrap=True)
     if summary.hunts:
         show_hunts(summary.hunts)
     show_failures(summary)
@@ -185,6 +197,9 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     before = f", {progress.before:,} were there" if progress.before else ""
     speed = f" at {progress.per_s:.1f}/s" if now else ""
     screen.print(f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}", soft_wrap=True)
+    if done.others:
+        told = f"{done.others:,} of the runs were there from other code, which says nothing about this one"
+        screen.print(told, style="yellow")
     if summary.missing:
         screen.print(f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow")
     verdict = f"{summary.violations:,} violations in {summary.runs:,} runs"
@@ -193,34 +208,38 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
 
 
 def _axes(cells: Sequence[Cell]) -> list[str]:
-    """Return what to call the cells by: the profile last, before it whatever they differ in."""
+    """Return what cells differ in; the last is what lines of one section differ in: the profile, if it does."""
     told = [cell.described() for cell in cells]
     names = list(dict.fromkeys(name for one in told for name in one))
     differ = [name for name in names if len({one.get(name, "") for one in told}) > 1]
-    return [*(name for name in differ if name not in {"profile", "kind"}), "profile"]
+    if "profile" in differ or not differ:
+        differ = [*(name for name in differ if name != "profile"), "profile"]
+    return differ
 
 
-def grid_table(title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]) -> Table:
-    """Return a line for each cell, profiles of the same conditions together."""
-    axes = _axes([part.cell for part in parts])
-    conditions = [tuple(part.cell.described().get(name, "") for name in axes[:-1]) for part in parts]
-    figures = {
-        name: figure for name, figure in figures.items() if name != "stalls" or any(p.sums["stalls"] for p in parts)
-    }
-    order = {condition: number for number, condition in enumerate(dict.fromkeys(conditions))}
-    both = sorted(zip(conditions, parts, strict=True), key=lambda pair: order[pair[0]])
-    rows = [
-        (*condition, part.cell.profile or "", *(figure(part) for figure in figures.values()))
-        for condition, part in both
-    ]
-    table = make_table(title, (*axes, *figures), rows)
-    table.box, table.pad_edge, table.padding = SIMPLE_HEAD, False, (0, 0, 0, 0)
-    for number, column in enumerate(table.columns):
-        column.no_wrap = number < len(axes)
-        column.justify = "left" if number < len(axes) else "right"
-    for row, (condition, _), (following, _) in zip(table.rows, both, both[1:], strict=False):
-        row.end_section = condition != following
-    return table
+def grid_lines(title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]) -> list[Text]:
+    """Return a line for each cell, in sections of the same conditions; no line is longer for one axis more."""
+    *outer, inner = _axes([part.cell for part in parts])
+    sections: dict[str, list[CellSummary]] = {}
+    for part in parts:
+        told = part.cell.described()
+        sections.setdefault(", ".join(f"{name} {told[name]}" for name in outer if told.get(name)), []).append(part)
+    idle = {"runs"} if len({part.runs for part in parts}) == 1 else set()
+    idle |= set() if any(part.sums["stalls"] for part in parts) else {"stalls"}
+    chosen = {name: figure for name, figure in figures.items() if name not in idle}
+    table = [(part.cell.described().get(inner, ""), *(figure(part) for figure in chosen.values())) for part in parts]
+    widths = [max(map(len, column)) for column in zip((inner, *chosen), *table, strict=True)]
+    rows = dict(zip(map(id, parts), table, strict=True))
+    lines = [Text(title, "italic"), Text(_aligned((inner, *chosen), widths), "bold")]
+    for condition, members in sections.items():
+        lines += [Text(condition, "dim")] if condition else []
+        lines += [Text(_aligned(rows[id(part)], widths), "red" if part.failed else "") for part in members]
+    return lines
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = (text.rjust(width) for text, width in zip(row, widths, strict=True))
+    return "  ".join(["", first.strip().ljust(widths[0]), *rest])
 
 
 def _share(part: CellSummary) -> str:

@@ -25,6 +25,11 @@ SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
 RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame)}
 """The counter of frames received, by kind."""
 
+_RANGES = frozenset({"STORE", "PURGE"})
+_THINNED = _RANGES | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
+"""What comes with every run, or all the time: of these a sample has some."""
+_make = tuple.__new__
+
 
 class Context:
     """The answer in the making."""
@@ -34,6 +39,7 @@ class Context:
         "_group",
         "_max_frame_bytes",
         "_me",
+        "_passed",
         "_ready",
         "counters",
         "now_ns",
@@ -43,11 +49,13 @@ class Context:
         "wall_ns",
     )
 
-    def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: bool) -> None:
+    def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: int) -> None:
+        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
         self._me = me
         self._group = group
         self._max_frame_bytes = max_frame_bytes
-        self.tracing = tracing
+        self.tracing = int(tracing)
+        self._passed: dict[object, int] = {}
         self.rarely = rarely
         self.now_ns = 0
         self.wall_ns = 0
@@ -118,13 +126,27 @@ class Context:
         to: Address | None = None,
         run: Run | None = None,
     ) -> None:
-        """Write a row of the trace, if tracing is on."""
-        if self.tracing:
-            size_bytes = 0 if run is None else run.size_bytes
-            marks = low, delivered, high
-            self._ready.trace.append(
-                Step(event, origin, first, last, peer, message_count, size_bytes, *marks, reason, epoch, to, run)
-            )
+        """Write a row of the trace, if tracing is on; of what comes all the time only some, if it is sampled."""
+        tracing = self.tracing
+        if not tracing:
+            return
+        if tracing > 1 and event in _THINNED:
+            if event in _RANGES:
+                if last // tracing == (first - 1) // tracing:
+                    return
+            elif event == "TIMER" or not self._has_passed((event, origin, epoch, peer), last or high):
+                return
+        size_bytes = 0 if run is None else run.size_bytes
+        values = event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason, epoch, to
+        self._ready.trace.append(_make(Step, (*values, run)))
+
+    def _has_passed(self, key: object, mark: int) -> bool:
+        """Return whether a mark has passed a multiple since the last time that this was so."""
+        passed = mark // self.tracing
+        if self._passed.get(key) == passed:
+            return False
+        self._passed[key] = passed
+        return True
 
     def drop(
         self,

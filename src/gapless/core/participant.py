@@ -58,7 +58,7 @@ class Participant(Stateful):
         *,
         name: str = "",
         locator: bytes = b"",
-        tracing: bool = False,
+        tracing: int = 0,
         rarely: Rarely = rare.never,
         wall_ns: int = 0,
     ) -> None:

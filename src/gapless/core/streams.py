@@ -56,7 +56,7 @@ class Streams:
         config: Config,
         rng: Random,
         *,
-        tracing: bool = False,
+        tracing: int = 0,
         rarely: Rarely = rare.never,
     ) -> None:
         if not all(0 <= number <= U64_MAX for number in (*me, group)):
@@ -378,15 +378,16 @@ class Streams:
                 stream.limit_bytes(senders)
 
     def _trace_marks(self, context: Context) -> None:
-        traced = self._traced
+        traced, every = self._traced, context.tracing
         windows = [(origin, stream.window, stream.epoch) for origin, stream in self.inbound.items()]
         for origin, window, epoch in (self.me, self.outbound.window, self.outbound.epoch), *windows:
             if window is None:
                 continue
-            marks = window.low, window.delivered, window.high
+            low, delivered, high = window.low, window.delivered, window.high
+            marks = low // every, delivered // every, high // every
             if traced.get(origin) != marks:
                 traced[origin] = marks
-                context.step("STATE", origin, low=marks[0], delivered=marks[1], high=marks[2], epoch=epoch)
+                context.step("STATE", origin, low=low, delivered=delivered, high=high, epoch=epoch)
 
     def _vote(self, context: Context) -> None:
         assert self.stability is not None

@@ -12,12 +12,13 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
-from gapless.trace.recorder import Recorder
+from gapless.trace.recorder import Recorder, read_mode
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
 from gapless.transport.tcp import TcpMesh
@@ -75,6 +76,7 @@ class JoinOptions(TypedDict, total=False):
     resume: Mapping[Address, int] | None
     stores: bool
     trace: Recorder | Path | str | None
+    trace_mode: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ class Options:
     resume: Mapping[Address, int] | None = None
     stores: bool = False
     trace: Recorder | Path | str | None = None
+    trace_mode: str = ""
 
     def __post_init__(self) -> None:
         if type(self.group) is not str or not self.group:
@@ -103,6 +106,14 @@ class Options:
             raise ConfigError("a member that does not listen has no state to keep: leave state or listen=False out")
         if self.stores and not self.name:
             raise ConfigError("a member without a durable name stores nothing for its next life: give it a name")
+        if self.trace_mode:
+            read_mode(self.trace_mode)
+            if not isinstance(self.trace, (str, Path)):
+                raise ConfigError(
+                    "trace_mode says how to record in the folder of trace=; a Recorder knows its own mode"
+                )
+        if not isinstance(self.trace, (str, Path, Recorder, NoneType)):
+            raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
         if isinstance(self.transport, str):
             if self.transport not in TRANSPORTS:
                 raise ConfigError(f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}")
@@ -129,11 +140,16 @@ class Options:
                 join=join,
                 rejoin=self.rejoin,
                 woken=woken,
-                trace=Recorder(self.trace) if isinstance(self.trace, (str, Path)) else self.trace,
+                trace=self._recorder(),
             )
         except BaseException:
             transport.close()
             raise
+
+    def _recorder(self) -> Recorder | None:
+        if isinstance(self.trace, (str, Path)):
+            return Recorder(self.trace, **read_mode(self.trace_mode or "full"))
+        return self.trace
 
     def _open_transport(self, name: str) -> Transport:
         ports = PORTS if self.ports is None else self.ports

@@ -82,7 +82,7 @@ def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
         parts.append(
             tag("rect", class_=style, x=percent(left), y=y, width=percent(width), height=_BAR, data_say=part.say)
         )
-        if part.label and width > 0.05:
+        if part.label and width > 0.02 + 0.012 * len(part.label):
             parts.append(tag("text", part.label, class_="on-bar", x=percent(left + width / 2), y=y + _BAR - 3))
     for mark in row.marks:
         where = percent(across.at(mark.at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 from gapless.report import axes, words
@@ -24,6 +24,9 @@ _ENDS = {
 }
 
 
+_View = tuple[float, str]
+
+
 def span(figures: dict[str, Any]) -> Axis:
     """Return the axis of time that all pictures of a run share."""
     moments = [moment for life in figures["lives"] for moment in (life["began_ns"], life["ended_ns"])]
@@ -42,15 +45,15 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     views: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for view in sorted(figures["views"], key=lambda view: view["t_ns"]):
         views[view["member"]].append(view)
-    rows = [_lane(life, views[life["name"]], across) for life in lives[:MOST_LANES]]
-    numbers = {view["number"] for view in figures["views"]}
+    labels = _labels(figures["views"])
+    rows = [_lane(life, views[life["name"]], across, labels) for life in lives[:MOST_LANES]]
     ends = {life["end"] if life["end"] in _ENDS else "unknown" for life in lives}
     legend = [
         key("in a view, by its number", 1, shape="view-a"),
         key("joining, not in a view yet", 7, shape="hatch"),
         *(key(_ENDS[end][2], _ENDS[end][1], shape=_ENDS[end][0]) for end in _ENDS if end in ends),
     ]
-    summary = f"{words.plural(len(lives), 'life', 'lives')}, {words.plural(len(numbers), 'view')}."
+    summary = f"{words.plural(len(lives), 'life', 'lives')}, {words.plural(len(labels), 'view')}."
     note = "Each bar is one life. Where the number of the view changes, that member was told a new list of members."
     if len(lives) > MOST_LANES:
         note += f" Shown are {MOST_LANES} of {words.count(len(lives))} lives."
@@ -67,7 +70,25 @@ def section(figures: dict[str, Any], across: Axis) -> Html | None:
     return join((lanes, _views_table(figures, across)))
 
 
-def _lane(life: dict[str, Any], views: list[dict[str, Any]], across: Axis) -> BarRow:
+def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
+    """Return what each view is called, and how it is filled: neighbours differ.
+
+    A group that is cut in two makes two views under one number; their makers tell them apart.
+    """
+    known = sorted({(view["number"], view["maker"]) for view in views})
+    makers = Counter(number for number, _ in known)
+    return {
+        (number, maker): (
+            f"{number}" if makers[number] == 1 else f"{number} by {shorten(maker, 8)}",
+            "view-b" if nth % 2 else "view-a",
+        )
+        for nth, (number, maker) in enumerate(known)
+    }
+
+
+def _lane(
+    life: dict[str, Any], views: list[dict[str, Any]], across: Axis, labels: dict[_View, tuple[str, str]]
+) -> BarRow:
     began_ns, ended_ns = life["began_ns"], max(life["ended_ns"], life["began_ns"])
     name = life["name"] if life["member"] in {"", life["name"]} else f"{life['name']} ({life['member']})"
     parts = []
@@ -79,12 +100,12 @@ def _lane(life: dict[str, Any], views: list[dict[str, Any]], across: Axis) -> Ba
         until_ns = views[nth + 1]["t_ns"] if nth + 1 < len(views) else ended_ns
         members = len(view["members"])
         listed = ", ".join(shorten(member, 24) for member in view["members"][:6]) + (" …" if members > 6 else "")
+        label, fill = labels[view["number"], view["maker"]]
         say = (
-            f"{life['name']} is in view {view['number']} from {across.form(view['t_ns'])} to {across.form(until_ns)}: "
+            f"{life['name']} is in view {label} from {across.form(view['t_ns'])} to {across.form(until_ns)}: "
             f"{words.plural(members, 'member')}, {listed}"
         )
-        fill = "view-a" if int(view["number"]) % 2 else "view-b"
-        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, f"{view['number']}"))
+        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
     shape, colour, meaning = _ENDS.get(life["end"], _ENDS["unknown"])
     end = Mark(ended_ns, shape, colour, f"{life['name']} at {across.form(ended_ns)}: {meaning}")
     return BarRow(name, parts, [end], value=meaning.partition(":")[0])
@@ -95,6 +116,7 @@ def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
         (
             called(life["name"], 60),
             called(life["member"], 60),
+            called(life.get("in_trace", life["name"]), 60),
             across.form(life["began_ns"]),
             across.form(life["ended_ns"]),
             _ENDS.get(life["end"], _ENDS["unknown"])[2],
@@ -108,8 +130,8 @@ def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
         if any(life["uncertainty_ns"] for life in lives)
         else ""
     )
-    columns = ("life", "member", "began", "ended", "how it ended", "clock offset", "events")
-    return Table(columns, rows, note, frozenset({2, 3, 5, 6}))
+    columns = ("life", "member", "in the trace", "began", "ended", "how it ended", "clock offset", "events")
+    return Table(columns, rows, note, frozenset({3, 4, 6, 7}))
 
 
 def _offset(life: dict[str, Any]) -> str:

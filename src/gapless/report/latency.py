@@ -53,7 +53,7 @@ def _curves(latency: list[dict[str, Any]]) -> Html | None:
     shares = _shares(across)
     values = [[_at_share(histogram, share) for share in shares] for _, histogram in drawn]
     known = [value for row in values for value in row if value]
-    up = axes.logarithmic(max(min(known), _LEAST_NS), max(known))
+    up = axes.logarithmic(max(min(known, default=1e6), _LEAST_NS), max(known, default=1e6))
     lines = [
         Line(name, row, nth + 1, heavy=not nth) for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
     ]

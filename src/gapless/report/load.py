@@ -200,7 +200,7 @@ def waiting(figures: dict[str, Any]) -> Html | None:
         parts, before = [], 0.0
         for nth, cause in enumerate(causes[:6]):
             until = min(one["blocked_ns"], before + cause["blocked_ns"])
-            say = f"{one['member']} waited {words.duration(cause['blocked_ns'])} for {cause['member']}"
+            say = f"{one['member']} waited {words.duration(cause['blocked_ns'])} for {_cause(cause)}"
             fill = ("block", "hatch", "dots")[nth % 3]
             parts.append(Part(before, until, 2 + nth % 3, say, fill))
             before = until
@@ -209,7 +209,7 @@ def waiting(figures: dict[str, Any]) -> Html | None:
                 f"{one['member']} waited {words.duration(one['blocked_ns'] - before)}; nobody in particular was behind"
             )
             parts.append(Part(before, one["blocked_ns"], 7, say))
-        held = ", ".join(shorten(cause["member"], 14) for cause in causes[:2])
+        held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
         value = words.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
         rows.append(BarRow(one["member"], parts, value=value))
     behind = Table(
@@ -240,8 +240,14 @@ def waiting(figures: dict[str, Any]) -> Html | None:
     )
 
 
+def _cause(cause: dict[str, Any]) -> str:
+    """Return for whom, or if it was nobody in particular for what, a send waited."""
+    told = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
+    return str(cause["member"] or told.get(cause["reason"], cause["reason"]))
+
+
 def _causes(one: dict[str, Any]) -> Html:
     parts: list[object] = []
     for cause in sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])[:12]:
-        parts += [called(cause["member"], 40), f" {words.duration(cause['blocked_ns'])} "]
+        parts += [called(_cause(cause), 40), f" {words.duration(cause['blocked_ns'])} "]
     return join(parts) if parts else join((words.NONE,))

@@ -28,6 +28,7 @@ _VERDICT = {
     "seconds": NUMBER,
     "checks": [_CHECK],
     "incomplete": [{"life": TEXT, "missing_rows": NUMBER}],
+    "not_shown": [{"id": TEXT, "why": TEXT}],
 }
 _SUMMARY = {
     "sent": MAYBE,
@@ -60,7 +61,7 @@ _ROW = {
     "high": NUMBER,
     "here": FLAG,
 }
-_FRAME = {"from": TEXT, "to": TEXT, "sent_ns": NUMBER, "got_ns": MAYBE, "what": TEXT}
+_FRAME = {"from": TEXT, "to": TEXT, "sent_ns": NUMBER, "got_ns": MAYBE, "lost": FLAG, "what": TEXT}
 VIOLATION = {
     "check": TEXT,
     "seed": NUMBER,
@@ -157,7 +158,7 @@ RUN = {
             "times": NUMBER,
             "blocked_ns": NUMBER,
             "longest_ns": NUMBER,
-            "caused_by": [{"member": TEXT, "blocked_ns": NUMBER, "times": NUMBER}],
+            "caused_by": [{"member": TEXT, "reason": TEXT, "blocked_ns": NUMBER, "times": NUMBER}],
         }
     ],
     "occupancy": [

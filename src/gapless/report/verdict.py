@@ -71,13 +71,13 @@ def _scope(figures: dict[str, Any], made: int) -> str:
     source = "a simulated group" if figures["simulated"] else "real processes"
     seeds = f" in {words.count(verdict['seeds'])} seeds" if verdict["seeds"] > 1 else ""
     span = f" over {words.duration(verdict['span_ns'])}" if verdict["span_ns"] else ""
-    took = f", in {words.duration(verdict['seconds'] * 1e9)}" if verdict["seconds"] else ""
+    took = f" Checking took {words.duration(verdict['seconds'] * 1e9)}." if verdict["seconds"] else ""
     sampled = (
         " The trace is a sample, so checks that need every row were not made." if figures["mode"] == "sampled" else ""
     )
     return (
         f"{words.plural(made, 'check')} looked at {words.plural(verdict['events'], 'event')} that "
-        f"{words.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}{took}.{sampled}"
+        f"{words.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}.{took}{sampled}"
     )
 
 
@@ -135,10 +135,17 @@ def _promise(label: str, number: float | None) -> Html:
     return tile(label, words.count(number), tone=GOOD if number == 0 else BAD)
 
 
+def _lost(number: float | None, *, sound: bool) -> Html:
+    """Say what never came. It may be lost within the promises: its sender was killed, or its receiver was told."""
+    if number and sound:
+        return tile("Lost", words.count(number), detail="no promise broken: all checks held", tone=UNSURE)
+    return _promise("Lost", number)
+
+
 def _run_tiles(figures: dict[str, Any]) -> Html:
     verdict, summary = figures["verdict"], figures["summary"]
     promises = [
-        _promise("Lost", summary["lost"]),
+        _lost(summary["lost"], sound=judge_run(figures).tone == GOOD),
         _promise("Duplicated", summary["duplicates"]),
         _promise("Out of order", summary["out_of_order"]),
         _promise("Violations", verdict["violations"] if figures["judged"] else None),
@@ -174,10 +181,28 @@ def _not_checked(figures: dict[str, Any]) -> Html:
     for check in left_out:
         reasons.setdefault(check["why"] or "no reason is given", []).append(f"{check['id']} {check['name']}".strip())
     items = [tag("li", tag("strong", ", ".join(names)), f": {why}") for why, names in reasons.items()]
+    partly = [check for check in figures["verdict"]["checks"] if check["state"] != "not checked" and check["why"]]
+    items += [tag("li", tag("strong", f"{one['id']} {one['name']}"), f", in part: {one['why']}") for one in partly]
     if figures["mode"] == "sampled":
         items.append(tag("li", "Between the rows of a sample anything may have happened that leaves no mark on them."))
     items.append(tag("li", NOT_CLAIMED))
-    return tag("div", tag("h3", "Not checked"), tag("ul", *items), class_="not-checked")
+    return tag("div", tag("h3", "Not checked"), tag("ul", *items), _beyond(figures), class_="not-checked")
+
+
+def _beyond(figures: dict[str, Any]) -> Html:
+    """Return what no trace can show, folded: it is the same for all."""
+    listed = figures["verdict"]["not_shown"]
+    if not listed:
+        return Html("")
+    items = [
+        tag("li", tag("strong", one["id"]), f" {MEANINGS.get(one['id'], '')} {_capital(one['why'])}.") for one in listed
+    ]
+    summary = f"{len(listed)} promises that no trace can show; the simulator checks them"
+    return tag("details", tag("summary", summary), tag("ul", *items))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _incomplete(figures: dict[str, Any]) -> Html:

@@ -125,7 +125,7 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
     if not streams:
         return None
     ranked = sorted(streams, key=lambda one: -(one["p99"] or 0))
-    shown = ranked[:MOST_BARS]
+    shown = [one for one in ranked if one["max"]][:MOST_BARS] or ranked[:1]
     reach = max((one["reach"] or 0 for one in shown), default=0)
     most = max(one["max"] for one in shown)
     near = 0 < reach <= 4 * max(most, 1)
@@ -141,7 +141,9 @@ def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
         marks = [Mark(one["max"], "triangle", 2, say)]
         if near and one["reach"]:
             marks.append(Mark(one["reach"], "plus", 7, f"{name}: the window reaches to {words.count(one['reach'])}"))
-        parts = [Part(0, one["p50"] or 0, 1, say), Part(one["p50"] or 0, one["p99"] or 0, 1, say, "hatch")]
+        half, most_of_it = one["p50"] or 0, one["p99"] or 0
+        parts = [Part(0, half, 1, say)] if half else []
+        parts += [Part(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
         value = f"{words.count(one['p50'])} · {words.count(one['p99'])} · {words.count(one['max'])}"
         rows.append(BarRow(name, parts, marks, value, rail=(one["p99"] or 0, one["max"])))
     legend = [

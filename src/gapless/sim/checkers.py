@@ -376,7 +376,7 @@ class S9(Check):
 
     @staticmethod
     def _tracing(life: Life) -> bool:
-        return life.member._context.tracing
+        return life.member._context.tracing > 0
 
 
 def _leaves_out(life: Life, event: Lost | Started) -> bool:

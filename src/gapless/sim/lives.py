@@ -80,6 +80,8 @@ class Lives(Stage):
             member = host.start(action.who, GROUP, self.config, self.script.seed, tracing=True, rarely=rarely)
             host.life = self.judge.begin(host.address, host.life_name, member)
             self.observer.started(host.life)
+            if self.tracer is not None:
+                self.tracer.begin(self.now_ns, host.life)
         elif host.member is None:
             host.durable, host.wants_state, host.next_start = action.durable, action.state, None
             host.stores = action.stores

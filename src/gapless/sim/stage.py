@@ -102,7 +102,9 @@ class Stage:
         self.observer = observer
         self.observer.flying = self._flying
         self.sightings = next((check for check in self.judge.checks if isinstance(check, Sightings)), None)
-        self.tracer = Tracer(script.seed, config, membership=script.membership) if trace else None
+        self.tracer: Tracer | None = None
+        if trace:
+            self.tracer = Tracer(script.seed, config, membership=script.membership, clocks=script.clocks)
         self.on_ready: Callable[[Host, Ready], None] | None = None
         self.on_event: Callable[[], None] | None = None
         self._heap: list[tuple[Any, ...]] = []

@@ -10,10 +10,12 @@ from gapless.trace.schema import EVENTS, Row
 from gapless.trace.scribe import Scribe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gapless.config import Config
     from gapless.core.ready import Ready
     from gapless.identity import Address
-    from gapless.sim.faults import Crossing
+    from gapless.sim.faults import Clock, Crossing
     from gapless.sim.model import Life
     from gapless.sim.script import Action
     from gapless.trace.scribe import Values
@@ -26,7 +28,15 @@ _ACTS = frozenset({"CRASH", "PAUSE", "RESUME", "INSTALL", "LEAVE", "CANCEL", "CL
 class Tracer:
     """Gathers the rows of a run, in order, and the lives that they are about."""
 
-    def __init__(self, seed: int = 0, config: Config | None = None, *, membership: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        config: Config | None = None,
+        *,
+        membership: bool = False,
+        clocks: Mapping[str, Clock] | None = None,
+    ) -> None:
+        self.clocks = dict(clocks or {})
         self.rows: list[Row] = []
         self.lives: dict[str, Life] = {}
         self._seed = seed
@@ -36,6 +46,11 @@ class Tracer:
         self._scribes: dict[str, Scribe] = {}
         self._counts: dict[str, int] = {}
         self._present: dict[str, str] = {}
+
+    def begin(self, t_ns: int, life: Life) -> None:
+        """Write that a life has begun."""
+        self._step += 1
+        self._scribe(t_ns, life)
 
     def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
         """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
@@ -50,7 +65,7 @@ class Tracer:
         scribe = self._scribes.get(life.name)
         if scribe is None:
             by_view = self._config is not None and self._config.row.numbering == "view"
-            scribe = Scribe(life.address, _named, life_name, _WORDS, by_view=by_view)
+            scribe = Scribe(life.address, _named, life_name, _WORDS, str, by_view=by_view)
             self._scribes[life.name] = scribe
             self._counts[life.name] = 0
             self._present[life.name.rstrip("'")] = life.name
@@ -62,7 +77,12 @@ class Tracer:
     def _write(self, t_ns: int, name: str, values: Values, frame_id: str = "") -> None:
         idx = self._counts[name]
         self._counts[name] = idx + 1
-        self.rows.append(Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id)))
+        row = Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
+        if row.sent_ns and self.clocks:
+            # A run says what its origin's own clock showed; times of a simulated trace are all on the true one.
+            clock = self.clocks.get(row.origin.rstrip("'"))
+            row = row if clock is None else row._replace(sent_ns=clock.true_ns(row.sent_ns))
+        self.rows.append(row)
 
     def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:
         """Write that a datagram crosses a link, and what the network does with it."""

@@ -43,6 +43,8 @@ class CollectorOptions(TypedDict, total=False):
     config: Any
     properties: str
     join_timeout: Time
+    trace: Any
+    trace_mode: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Choices:
         for key, (field_name, read) in _OWN.items():
             if key in options:
                 told[field_name] = _value(key, options[key], read)
-        join = {key: options[key] for key in ("discover", "host", "transport") if options.get(key) is not None}
+        join = {key: options[key] for key in _JOIN if options.get(key) is not None}
         if isinstance(join.get("discover"), str):
             Discovery.parse(join["discover"], group=group)  # what is wrong with it is told at once
         if options.get("ports") is not None:
@@ -153,6 +155,7 @@ def _text(given: Any) -> str:
     return str(given)
 
 
+_JOIN = ("discover", "host", "transport", "trace", "trace_mode")
 _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "max_bytes": ("max_bytes", _size),
     "max_age": ("max_age_ns", _duration),

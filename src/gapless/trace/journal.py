@@ -114,7 +114,11 @@ class Journal:
             self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        self.stopped = error.strerror or str(error)
+        self.stop(error.strerror or str(error))
+
+    def stop(self, reason: str) -> None:
+        """Write no more, and say that the trace is not whole."""
+        self.stopped = reason
         try:
             (self.folder / WHOLE).rename(self.folder / STOPPED)
         except OSError as another:

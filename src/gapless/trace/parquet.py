@@ -8,13 +8,13 @@ from gapless.errors import GaplessError
 from gapless.trace.schema import CODES, COLUMNS, life_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from gapless.trace.schema import Row
 
 ROW_GROUP = 1_000_000
-"""So many rows are one row group."""
+"""So many rows are one row group at most."""
 _MOST = 2**63 - 1
 _DICTIONARIES = ("reason", "event")
 
@@ -38,14 +38,12 @@ def schema() -> Any:
     return pa.schema([pa.field(name, getattr(pa, column.type)(), nullable=False) for name, column in COLUMNS.items()])
 
 
-def write_table(table: Any, path: Path) -> None:
-    """Write a table as one file of a trace; it is there as a whole or not at all."""
-    pa = arrow()
+def write_tables(tables: Iterable[Any], path: Path) -> None:
+    """Write tables as one file of a trace, a row group each; it is there as a whole or not at all."""
     fresh = path.with_suffix(".part")
-    pa.parquet.write_table(
-        table,
+    writer = arrow().parquet.ParquetWriter(
         fresh,
-        row_group_size=ROW_GROUP,
+        schema(),
         compression="zstd",
         use_dictionary=list(_DICTIONARIES),
         column_encoding={
@@ -53,7 +51,15 @@ def write_table(table: Any, path: Path) -> None:
         },
         store_schema=False,
     )
+    with writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROW_GROUP)
     fresh.replace(path)
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Write one table as one file of a trace."""
+    write_tables([table], path)
 
 
 def table_of(rows: Sequence[Row]) -> Any:

@@ -1,4 +1,4 @@
-"""Read traces back as rows: sealed files and journals alike, of one file set or of a whole group in the order of time."""
+"""Read traces back as rows: sealed files and journals alike, those of a whole group in the order of time."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 from struct import error as StructError  # noqa: N812
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
 from gapless.trace.journal import ROW, ROWS_A_FILE, Journal
@@ -40,33 +40,41 @@ MODES = ("full", "sampled")
 """How much is recorded."""
 EVERY = 1024
 """A sample keeps the rows of one message in so many."""
-MOST_NAMES = 65_536
-"""So many lives are remembered as written down already; strangers can make up any number of them."""
 _MOST = 2**63 - 1
 
 
 class Recorder:
     """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
-    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on.
+    ``member`` is how people call it; without that it is known by its durable name, or by where it is reached.
+    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on, and
+    the last one at the end; without ``seals`` that is left to whoever reads the trace.
     """
 
     def __init__(
-        self, folder: Path | str, *, mode: str = "full", every: int = EVERY, rows_a_file: int = ROWS_A_FILE
+        self,
+        folder: Path | str,
+        *,
+        member: str = "",
+        mode: str = "full",
+        every: int = EVERY,
+        rows_a_file: int = ROWS_A_FILE,
+        seals: bool = True,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
         if type(every) is not int or every < 2:
             raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
         self.folder = Path(folder)
+        self.member = member
         self.mode = mode
         self.every = every if mode == "sampled" else 1
         self.rows = 0
         self._rows_a_file = rows_a_file
+        self._seals = seals
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._scribe: Scribe | None = None
-        self._ids: dict[Address, int] = {}
         self._life = self._wall_ns = 0
         self._idx = self._step = 0
         self._packed: list[bytes] = []
@@ -98,32 +106,36 @@ class Recorder:
                 name,
                 config,
                 {},
-                member=member,
+                member=self.member or member,
                 mode=self.mode,
                 every=self.every,
                 clock=TIME_OF_DAY,
                 stores=stores,
             )
             self._journal.life(about)
-            self._life = self._ids[me] = life_id(name)
+            self._life = life_id(name)
             self._wall_ns, self._idx = wall_ns, 0
             by_view = config.row.numbering == "view"
-            self._scribe = Scribe(me, self._id, str, CODES, by_view=by_view, every=self.every)
-            self._take(self._scribe.row("BEGIN", high=config.reach))
+            self._scribe = Scribe(me, self._id, str, CODES, self._journal.text, by_view=by_view, every=self.every)
+            self._take((self._scribe.row("BEGIN", high=config.reach),))
             self._flush()
 
     def answer(self, ready: Ready) -> None:
-        """Take down an answer of the machine."""
+        """Take down an answer of the machine; whatever goes wrong with that is no affair of the group."""
         with self._lock:
-            if self._scribe is not None and not self._ended:
-                self._step += 1
-                self._take(*self._scribe.answer(ready))
+            if self._scribe is None or self._ended:
+                return
+            self._step += 1
+            try:
+                self._take(self._scribe.answer(ready))
+            except Exception as error:  # noqa: BLE001 - a bug here must not end a group that has none
+                self._give_up(error)
 
     def dropped(self, sender: Address) -> None:
         """Take down that a datagram of ``sender`` was lost on purpose, on its way in."""
         with self._lock:
             if self._scribe is not None and not self._ended:
-                self._take(self._scribe.row("NET_DROP", peer=sender))
+                self._take((self._scribe.row("NET_DROP", peer=sender),))
 
     def flush(self, transmits: Sequence[Transmit]) -> None:
         """Write what was taken down; ``transmits`` are about to leave."""
@@ -133,7 +145,7 @@ class Recorder:
             if transmits:
                 size_bytes = sum([len(transmit.datagram) for transmit in transmits])
                 if (row := self._scribe.datagrams(len(transmits), size_bytes)) is not None:
-                    self._take(row)
+                    self._take((row,))
             if self._packed:
                 self._flush()
 
@@ -143,7 +155,7 @@ class Recorder:
             if self._ended:
                 return
             if self._scribe is not None and whole:
-                self._take(self._scribe.row("END"))
+                self._take((self._scribe.row("END"),))
                 self._flush()
             self._ended = True
             if self._journal is not None:
@@ -162,13 +174,13 @@ class Recorder:
         with self._lock:
             if self._scribe is not None and not self._ended:
                 self._step += 1
-                self._take(self._scribe.row("REST"))
+                self._take((self._scribe.row("REST"),))
                 self._flush()
 
     def close(self, *, seal: bool = True) -> None:
         """Write no more, and seal what was written, if that is wished and can be done here."""
         self.end()
-        if seal and self._journal is not None and can_seal():
+        if seal and self._seals and self._journal is not None and can_seal():
             if self._sealer is not None:
                 self._sealer.join()
             for path in sorted(self._journal.folder.glob("*.rows")):
@@ -177,42 +189,43 @@ class Recorder:
     # Rows
 
     def _id(self, address: Address | None) -> int:
+        """Return the number of a life, which is written down; it is asked for once."""
         if address is None:
             return 0
-        number = self._ids.get(address)
-        if number is None:
-            name = str(address)
-            if len(self._ids) >= MOST_NAMES:
-                self._ids.clear()
-            number = self._ids[address] = life_id(name)
+        name = str(address)
+        number = life_id(name)
+        if number != self._life:
             assert self._journal is not None
             self._journal.life(Life(0, name))
         return number
 
-    def _take(self, *rows: Values) -> None:
+    def _take(self, rows: Sequence[Values]) -> None:
         journal = self._journal
         assert journal is not None
-        if journal.stopped:
+        if journal.stopped or not rows:
             return
-        pack, life, step, idx = ROW.pack, self._life, self._step, self._idx
+        pack, life, step, idx, packed = ROW.pack, self._life, self._step, self._idx, self._packed
         t_ns = time.monotonic_ns() + self._wall_ns
         for row in rows:
-            reason = row[-1]
-            text = journal.text(reason) if reason else 0
             try:
-                self._packed.append(pack(life, idx, step, t_ns, *row[:-1], text))
+                packed.append(pack(life, idx, step, t_ns, *row))
             except StructError:  # what a stranger says may have any size
-                self._packed.append(pack(life, idx, step, t_ns, *map(_clamped, row[:-1]), text))
+                packed.append(pack(life, idx, step, t_ns, *map(_clamped, row)))
             idx += 1
         self.rows += len(rows)
         self._idx = idx
+
+    def _give_up(self, error: Exception) -> None:
+        log.error("a bug of the recorder", exc_info=error)
+        assert self._journal is not None
+        self._journal.stop(f"{type(error).__name__}: {error}")
 
     def _flush(self) -> None:
         packed, self._packed = self._packed, []
         journal = self._journal
         assert journal is not None
         journal.rows(packed)
-        if journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
+        if self._seals and journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
             full, journal.full = journal.full, []
             self._sealer = threading.Thread(target=partial(_seal_all, full), name="gapless-trace", daemon=True)
             self._sealer.start()
@@ -235,7 +248,14 @@ def _seal(path: Path) -> None:
         log.warning("the trace stays as it was written: %s", error)
 
 
-def read_mode(text: str) -> dict[str, str | int]:
+class Mode(TypedDict, total=False):
+    """How much is recorded, as options of a recorder."""
+
+    mode: str
+    every: int
+
+
+def read_mode(text: str) -> Mode:
     """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
     mode, colon, every = text.partition(":")
     if mode not in MODES or (colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)):

@@ -7,8 +7,9 @@ Of each stream it counts the messages that were numbered and delivered (``k``), 
 that is handed out. The hash runs on over rows of one stream whose runs were sent at one time, so that a run that was
 cut elsewhere ends with the same hash; a message in pieces has a hash of its own.
 
-Sampled: of what comes with every run only rows whose range holds a multiple of ``every`` are given, so the same runs
-at every member; marks and acks when they pass one; datagrams are added up. Their hash is that of the row alone.
+Sampled: of runs that are sent and delivered only those have a row that hold a multiple of ``every``, so the same ones
+at every member; the machine leaves out most of what else is frequent. Datagrams are added up. One in :data:`HASHED` of
+these rows has a hash, which is that of the row alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from gapless.core.ready import Delivery, Event, Ready, Step
     from gapless.identity import Address
 
+MOST_NAMES = 65_536
+"""So many lives are remembered by their names; strangers can make up any number of them."""
+HASHED = 16
+"""Of the rows of a sample those have a hash whose range holds a multiple of so many times ``every``."""
 NOT_BACK_REASON = "not back"
 """Why the origin is not handed what it has sent itself."""
 Values = tuple[Any, ...]
@@ -90,7 +95,8 @@ class _Stream:
 class Scribe:
     """The rows of the life ``me``.
 
-    ``name`` says how lives are called in them, ``text`` how they are in a reason, ``codes`` how events are.
+    ``name`` says how lives are called in them, ``text`` how they are in a reason, ``codes`` how events are, and ``say``
+    how reasons are.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class Scribe:
         name: Callable[[Address | None], Any],
         text: Callable[[Address], str],
         codes: Mapping[str, Any],
+        say: Callable[[str], Any],
         *,
         by_view: bool,
         every: int = 1,
@@ -108,16 +115,19 @@ class Scribe:
         self.view = 0
         self.every = every
         self._sampled = every > 1
-        self._name = name
+        self._call = name
         self._text = text
         self._codes = codes
+        self._say = say
+        self._reasons: dict[str, Any] = {"": say("")}
         self._by_view = by_view
         self._nobody = name(None)
         self._mine = name(me)
+        self._names: dict[Address | None, Any] = {None: self._nobody, me: self._mine}
         self._sent: dict[tuple[Address, int], _Stream] = {}
         self._got: dict[tuple[Address, int], _Stream] = {}
-        self._passed: dict[object, tuple[int, ...]] = {}
         self._datagrams = self._bytes = 0
+        self._own: dict[int, tuple[Run, int, int]] = {}
 
     def answer(self, ready: Ready) -> list[Values]:
         """Return the rows of one answer, but for its datagrams."""
@@ -141,6 +151,24 @@ class Scribe:
             self._ends(told, rows)
         return rows
 
+    def _name(self, address: Address | None) -> Any:
+        """Return how a life is called, and remember it."""
+        found = self._names.get(address)
+        if found is None:
+            if len(self._names) >= MOST_NAMES:
+                self._names = {None: self._nobody, self.me: self._mine}
+            found = self._names[address] = self._call(address)
+        return found
+
+    def _reason(self, reason: str) -> Any:
+        """Return how a reason is said, and remember it, unless it is one that comes once."""
+        found = self._reasons.get(reason)
+        if found is None:
+            found = self._say(reason)
+            if len(self._reasons) < _MOST_REASONS:
+                self._reasons[reason] = found
+        return found
+
     def row(self, event: str, *, reason: str = "", **columns: Any) -> Values:
         """Return a row of anything else; lives are given by their addresses."""
         get = columns.get
@@ -162,25 +190,22 @@ class Scribe:
             get("low", 0),
             get("delivered", 0),
             get("high", 0),
-            reason,
+            self._reason(reason),
         )
 
     # What the machine says
 
     def _step(self, step: Step, rows: list[Values]) -> None:
         event, origin, first, last, peer, count, size_bytes, low, delivered, high, reason, epoch, to, run = step
-        if self._sampled and event in _THINNED and not self._is_due(step):
-            if run is not None and event == "SEND":
-                self._numbered(step, run)
-            return
-        name = self._name
         part, k, crc, hash_first, sent_ns = 0, count, 0, 0, 0
         if run is not None:
             sent_ns = run.sent_ns
             if event == "SEND":
                 stream = self._numbered(step, run)
+                if self._sampled and not self._holds_one(first, last):
+                    return
                 k, crc, hash_first = stream.k - run.count, stream.crc, stream.first
-                if self._sampled:
+                if self._sampled and self._holds_one(first, last, HASHED):
                     crc, hash_first = crc32(run.payload), first
                 if run.flags & NOT_BACK:
                     reason = NOT_BACK_REASON
@@ -197,18 +222,19 @@ class Scribe:
             if to is None:
                 to = self.me if origin != self.me else peer
             epoch -= CONNECTION
+        names, reasons = self._names, self._reasons
         rows.append(
             (
                 self._codes[event],
                 self.view,
-                self._nobody if origin is None else name(origin),
+                names[origin] if origin in names else self._name(origin),
                 epoch,
-                self._nobody if to is None else name(to),
+                names[to] if to in names else self._name(to),
                 first,
                 last,
                 part,
                 k,
-                self._nobody if peer is None else name(peer),
+                names[peer] if peer in names else self._name(peer),
                 size_bytes,
                 crc,
                 hash_first,
@@ -216,7 +242,7 @@ class Scribe:
                 low,
                 delivered,
                 high,
-                reason,
+                reasons[reason] if reason in reasons else self._reason(reason),
             )
         )
 
@@ -226,8 +252,11 @@ class Scribe:
         stream.k += run.count
         if not self._sampled:
             stream.chain(run.first, run.payload, run.sent_ns, run.flags)
-        if run.flags & NOT_BACK and step.to is None:
-            self._stream(self._got, self.me, step.epoch).skip(run.first, run.last)
+        if step.to is None:
+            if run.flags & NOT_BACK:
+                self._stream(self._got, self.me, step.epoch).skip(run.first, run.last)
+            elif not self._sampled and not run.flags & PIECE and len(self._own) < _MOST_OWN:
+                self._own[run.first] = run, stream.crc, stream.first
         return stream
 
     def _headless(self, origin: Address | None, epoch: int, first: int, last: int) -> None:
@@ -248,23 +277,9 @@ class Scribe:
 
     # Sampling
 
-    def _holds_one(self, first: int, last: int) -> bool:
-        return last // self.every != (first - 1) // self.every
-
-    def _is_due(self, step: Step) -> bool:
-        """Return whether a row is one of those that a sample keeps."""
-        event = step.event
-        if event in _RANGES:
-            return self._holds_one(step.first, step.last)
-        if event == "TIMER":
-            return False
-        every = self.every
-        key = event, step.origin, step.epoch, None if event == "STATE" else step.peer
-        marks = step.low // every, step.delivered // every, step.high // every, step.last // every
-        if self._passed.get(key) == marks:
-            return False
-        self._passed[key] = marks
-        return True
+    def _holds_one(self, first: int, last: int, times: int = 1) -> bool:
+        every = self.every * times
+        return last // every != (first - 1) // every
 
     def datagrams(self, count: int, size_bytes: int) -> Values | None:
         """Return the row of datagrams that go out, or nothing if they are only added up."""
@@ -274,7 +289,11 @@ class Scribe:
             return None
         count, self._datagrams = self._datagrams, 0
         size_bytes, self._bytes = self._bytes, 0
-        return self.row("TX", seqno_last=count, size_bytes=size_bytes)
+        nobody = self._nobody
+        return (
+            *(self._codes["TX"], self.view, nobody, 0, nobody, 0, count, 0, 0),
+            *(nobody, size_bytes, 0, 0, 0, 0, 0, 0, self._reasons[""]),
+        )
 
     # What the application gets
 
@@ -317,26 +336,30 @@ class Scribe:
             payload, flags = content, PIECE | BEGIN | END
         to, reason, count = self._nobody, "", last - first + 1
         part = k = 0
-        if kind in _NUMBERED:
+        stream = None
+        if kind == ONE and origin == self.me:
+            # What a member says to itself is never sent: there is nothing to count against.
+            to, epoch, reason = self._mine, epoch - CONNECTION, "self"
+        elif kind in _NUMBERED:
             stream = self._stream(self._got, origin, epoch)
             if stream.nearby or stream.skipped:
                 stream.advance(first)
             part, k = stream.part, stream.k
             stream.k = k + count
             if kind == ONE:
-                to, epoch = self._mine, epoch - CONNECTION
-                reason = "self" if origin == self.me else ONE
+                to, epoch, reason = self._mine, epoch - CONNECTION, ONE
         else:
-            stream, reason = None, kind
-        if self._sampled:
-            if not (stream is None or self._holds_one(first, last)):
-                return
-            crc, hash_first = crc32(payload), first
-        elif stream is None:
+            reason = kind
+        if self._sampled and stream is not None and not self._holds_one(first, last):
+            return
+        if self._sampled and not self._holds_one(first, last, HASHED):
+            crc = hash_first = 0
+        elif self._sampled or stream is None:
             crc, hash_first = crc32(payload), first
         else:
-            stream.chain(first, payload, sent_ns, flags)
+            self._chain(stream, delivery, payload, sent_ns, flags)
             crc, hash_first = stream.crc, stream.first
+        reasons = self._reasons
         rows.append(
             (
                 self._codes["DELIVER"],
@@ -356,13 +379,22 @@ class Scribe:
                 0,
                 0,
                 0,
-                reason,
+                reasons[reason] if reason in reasons else self._reason(reason),
             )
         )
 
+    def _chain(self, stream: _Stream, delivery: Delivery, payload: bytes, sent_ns: int, flags: int) -> None:
+        """Let the hash of a stream run on over a delivery; of an own run it is known since that was sent."""
+        own = self._own.pop(delivery.first, None) if delivery.origin == self.me else None
+        if own is not None and own[0] is delivery.content:
+            _, stream.crc, stream.first = own
+            stream.sent_ns = sent_ns
+        else:
+            stream.chain(delivery.first, payload, sent_ns, flags)
 
+
+_MOST_REASONS = 256
+_MOST_OWN = 64
+"""Of so many own runs it is remembered, until they are handed out, what their hash is: it need not be made twice."""
 _NUMBERED = frozenset({GROUP, ONE})
 _TOLD = frozenset({Started, Lost, Oversized, StateReceived, ViewInstalled, Expelled, Left})
-_RANGES = frozenset({"SEND", "STORE", "PURGE"})
-_THINNED = _RANGES | {"STATE", "ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
-"""What comes with every run, or all the time: of these a sample keeps some."""

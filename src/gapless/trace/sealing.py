@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.errors import GaplessError
 from gapless.trace.journal import DTYPE, ROW, STOPPED, read_texts
 from gapless.trace.lives import LIVES, read_lives
-from gapless.trace.parquet import arrow, schema, write_table
+from gapless.trace.parquet import arrow, schema, write_tables
 from gapless.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+ROWS_AT_ONCE = 131_072
+"""So many rows are turned into columns at a time, and become a row group."""
 
 
 class Sealed(NamedTuple):
@@ -55,31 +59,38 @@ def seal(folder: Path | str) -> Sealed:
 
 
 def seal_journal(path: Path) -> Path | None:
-    """Seal one journal and return its file of Parquet, which is not there if there are no rows; None if it is in use."""
+    """Seal one journal and return its file of Parquet, which is not there if it has no rows; None if it is in use."""
     with path.open("rb") as journal:
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return None
         goal = path.with_suffix(".parquet")
-        if not goal.exists():
-            table = table_of_journal(path)
-            if table.num_rows:
-                try:
-                    write_table(table, goal)
-                except OSError as error:
-                    raise GaplessError(f"cannot seal {path}: {error}; make room and try again") from None
+        if not goal.exists() and path.stat().st_size >= ROW.size:
+            try:
+                write_tables(_tables(path), goal)
+            except OSError as error:
+                raise GaplessError(f"cannot seal {path}: {error}; make room and try again") from None
         path.unlink()
     return goal
 
 
-def table_of_journal(path: Path) -> Any:
-    """Return the rows of a journal as a table."""
+def _tables(path: Path) -> Iterator[Any]:
+    """Return the rows of a journal as tables, one after the other, so that a producer need not have room for all."""
     pa = arrow()
     import numpy as np
 
-    rows = np.fromfile(path, dtype=np.dtype(DTYPE), count=path.stat().st_size // ROW.size)
+    count = path.stat().st_size // ROW.size
+    rows = np.memmap(path, np.dtype(DTYPE), mode="r", shape=(count,))
     texts = pa.array(read_texts(path.parent), pa.string())
+    for at in range(0, count, ROWS_AT_ONCE):
+        yield _table(rows[at : at + ROWS_AT_ONCE], texts)
+
+
+def _table(rows: Any, texts: Any) -> Any:
+    pa = arrow()
+    import numpy as np
+
     arrays = []
     for name, column in COLUMNS.items():
         if name == "seed":

@@ -24,10 +24,10 @@ def delivery(facts: Facts) -> Iterator[Violation]:
             if member not in facts.at_end:
                 continue
             has = delivered.get((member, origin), set())
+            missing = numbers - has - facts.stepped_over.get((member, origin), set())
             if member in facts.given:
                 # What its state covers is not handed out; after that nothing may be missing.
-                numbers = {number for number in numbers if number >= min(has, default=number + 1)}
-            missing = numbers - has - facts.stepped_over.get((member, origin), set())
+                missing = {number for number in missing if has and number > min(has)}
             if missing:
                 message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
                 yield Violation("L1", end.t_ns, origin, message)
@@ -58,8 +58,9 @@ def stability(facts: Facts) -> Iterator[Violation]:
 
 
 def one_group(facts: Facts) -> Iterator[Violation]:
-    """L6: all are in one view, of exactly those that are there."""
-    last = {row.member: row for row in facts.of("MEMBERS")}
+    """L6: all are in one view, of exactly those that are there; what comes after that, such as leaving, is left out."""
+    ends = {member: end.t_ns for member, end in facts.at_end.items()}
+    last = {row.member: row for row in facts.of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)}
     ids = {(row.view, row.origin) for member, row in last.items() if member in facts.at_end}
     for member, end in facts.at_end.items():
         told = last.get(member)

@@ -111,7 +111,7 @@ class Seat:
             Random(),
             name=place.name,
             locator=place.locator,
-            tracing=self.trace is not None,
+            tracing=0 if self.trace is None else self.trace.every,
             wall_ns=now_ns,
         )
 

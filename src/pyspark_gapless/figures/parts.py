@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from gapless.trace.schema import CODES
 from pyspark_gapless.figures import blocking, gaps, latency, lives, streams, traffic, windows
 from pyspark_gapless.figures.buckets import Bars, histograms, together
 from pyspark_gapless.figures.rows import AT, LIFE, small
 from pyspark_gapless.figures.work import MOST_IN_TIME, MOST_LIVES, Span, Work
-from pyspark_gapless.trace.columns import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

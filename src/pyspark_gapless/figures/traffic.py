@@ -74,15 +74,15 @@ class Traffic(Dataset):
     }
 
 
-def counts(rows: DataFrame, step: Column) -> Counts:
+def counts(rows: DataFrame, step: Column, *, simulated: bool) -> Counts:
     """Return the counts of every event: the one look at all rows that the other figures here are made from.
 
     Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its messages were there.
     """
     repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
-    # A row of a real process is about a whole answer, with the number of its datagrams; a simulated one about a frame.
-    datagrams = F.when(is_one_of("TX") & (F.col("frame_id") == ""), F.col("seqno_last")).otherwise(F.lit(1))
+    # A TX row of a real process is about a whole answer, and says how many; a simulated one about one on one link.
+    datagrams = F.lit(1) if simulated else F.col("seqno_last")
     grouped = rows.groupBy(
         "seed", "member", "event", (F.col("member") == F.col("origin")).alias("own"), step.alias("step")
     )

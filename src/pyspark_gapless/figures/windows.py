@@ -49,10 +49,11 @@ class Occupancy(Dataset):
 
 def drawn(rows: DataFrame, part: Column, most: int) -> Drawn:
     """Return the windows that moved most often, so many, with a point for each part of the run."""
-    last = F.max_by(F.struct("at_ns", "low", "delivered", "high"), "idx")
+    # One number at a time: with a struct Spark would sort all rows instead of hashing them.
+    last = [F.max_by(mark, "idx").alias(mark) for mark in ("at_ns", "low", "delivered", "high")]
     marks = rows.where(is_one_of("STATE")).groupBy(*KEYS, part.alias("part"))
-    thinned = marks.agg(last.alias("point"), F.count(F.lit(1)).alias("moves"))
-    points = F.array_sort(F.collect_list("point"))
+    thinned = marks.agg(*last, F.count(F.lit(1)).alias("moves"))
+    points = F.array_sort(F.collect_list(F.struct("at_ns", "low", "delivered", "high")))
     found = thinned.groupBy(*KEYS).agg(F.sum("moves").alias("moves"), points.alias("points"))
     return Drawn(found.orderBy(F.desc("moves"), *KEYS).limit(most))
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
+from gapless.trace.schema import NAMES
 from pyspark_gapless.figures import blocking, latency, lives, traffic
 from pyspark_gapless.figures.buckets import Bars, histograms
 from pyspark_gapless.figures.rows import LIFE, small, timed, took, weighed
-from pyspark_gapless.trace.columns import NAMES
 from pyspark_gapless.trace.trace import is_one_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Work:
     @cached_property
     def counts(self) -> DataFrame:
         """How many rows of what there are, by life and step."""
-        return self._keep(traffic.counts(self.rows, self.step()).frame)
+        return self._keep(traffic.counts(self.rows, self.step(), simulated=self.known.simulated).frame)
 
     @cached_property
     def events(self) -> list[Row]:

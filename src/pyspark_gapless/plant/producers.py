@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -84,7 +84,11 @@ class Pace:
 
 
 class Producer(threading.Thread):
-    """Sends the readings of one site up to ``messages`` (None: without end), in a thread of its own."""
+    """Sends the readings of one site up to ``messages`` (None: without end), in a thread of its own.
+
+    ``join`` gives more options for each life of its member. When all is sent and acknowledged it stays a member until
+    ``stay`` is set.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,8 @@ class Producer(threading.Thread):
         seed: int,
         messages: int | None,
         rate: float | None,
+        join: Callable[[], Mapping[str, Any]] = dict,
+        stay: threading.Event | None = None,
     ) -> None:
         super().__init__(name=f"producer {number}", daemon=True)
         self.number = number
@@ -111,6 +117,8 @@ class Producer(threading.Thread):
         self.seed = seed
         self.messages = messages
         self.rate = rate
+        self._options = join
+        self._stay = stay
         self.sent = self.acknowledged = 0
         """How many readings this run has sent, and how many of them are acknowledged."""
         self.error: BaseException | None = None
@@ -146,7 +154,7 @@ class Producer(threading.Thread):
                     if failures > MOST_FAILURES:
                         raise
                     log.warning("%s: %s; it goes on in a new life", self.name, error)
-                    self._settle()
+                    self.settle()
         except BaseException as error:  # noqa: BLE001 - whoever watches is told
             self.error = error
         finally:
@@ -155,7 +163,7 @@ class Producer(threading.Thread):
 
     def _live(self) -> None:
         options: dict[str, Any] = {"listen": False, "rejoin": False, "config": CONFIG, "timeout": JOIN_S}
-        with blocking.join(self.group, transport=self.transport(), **options) as member:
+        with blocking.join(self.group, transport=self.transport(), **options | dict(self._options())) as member:
             self._member = member
             member.wait_for(self.collector, JOIN_S)
             self.ledger.begin(str(member.me), self.ledger.next)
@@ -163,6 +171,9 @@ class Producer(threading.Thread):
             self._send_all(member, flying)
             while flying:
                 self._acknowledge(flying, END_S if self._over.is_set() else None)
+            if self._stay is not None and not self._over.is_set():
+                self.pace.move(self.number, None)
+                self._stay.wait()
 
     def _send_all(self, member: Group, flying: deque[Sent]) -> None:
         number = self.ledger.next
@@ -213,7 +224,7 @@ class Producer(threading.Thread):
         """Take for acknowledged what the spool has of the last life: it is on disk, only nobody was told."""
         self.ledger.acknowledge(self.kept(self.ledger.lives[-1].origin))
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Wait until the spool gets no more of a life that has ended, and go on from there."""
         while self.ledger.lives and not self._over.wait(PAUSE_S):
             before = self.ledger.next

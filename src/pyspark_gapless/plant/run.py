@@ -32,7 +32,7 @@ from pyspark_gapless.plant.ledger import Ledger
 from pyspark_gapless.plant.plan import GROUP, OWN, SPOOL, About, Plan, locked
 from pyspark_gapless.plant.producers import CONFIG, Pace, Producer, lossy
 from pyspark_gapless.plant.report import Report, examine
-from pyspark_gapless.session import session
+from pyspark_gapless.session import running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +115,7 @@ class _Run:
                 stack.enter_context(self._collecting())
             if self.about.kind == OWN:
                 stack.enter_context(self._producing())
-            with _explained():
+            with explained():
                 self._work(spark)
                 self._phase = "checking"
                 return examine(
@@ -155,7 +155,7 @@ class _Run:
 
     def _follow(self, spark: SparkSession) -> None:
         self._phase = "first rows"
-        followed = [_Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
+        followed = [Followed(step, spark, self.plan.every_s) for step in self.pipeline.steps]
         try:
             until_s = None if self.plan.seconds is None else time.monotonic() + self.plan.seconds
             first_s = time.monotonic() + FIRST_S
@@ -300,7 +300,7 @@ def committed(checkpoint: Path) -> Mapping[str, int]:
     return {}
 
 
-class _Followed:
+class Followed:
     """A step that follows, and is started again if it fails."""
 
     def __init__(self, step: Step, spark: SparkSession, every_s: float) -> None:
@@ -325,9 +325,7 @@ def quiet_session(
 
     ``settings`` are those of a session that is started here; one that is there keeps its own.
     """
-    from pyspark.sql import SparkSession
-
-    before = SparkSession.getActiveSession()
+    before = running()
     with _errors_into(log_path), _own_interrupts():
         spark = session(name, master=master, settings=None if before else settings, log_level="WARN")
     try:
@@ -380,7 +378,7 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Make what Spark raises one line that a person can use."""
     from pyspark.errors import PySparkException
 

@@ -73,8 +73,8 @@ def preset(name: str) -> str:
     return PRESETS[name]
 
 
-def read_grid(text: str, *, mutant: str = "") -> list[Cell]:
-    """Return the cells of the text of a grid file, each once; ``mutant`` is planted in all of them."""
+def read_grid(text: str) -> list[Cell]:
+    """Return the cells of the text of a grid file, each once."""
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ def read_grid(text: str, *, mutant: str = "") -> list[Cell]:
         raise ConfigError("there is one [work] for all grids; write lists in it, such as size = [100, 1000]")
     cells = [cell for grid in grids for cell in _grid_cells(grid, work[0] if work else {})]
     cells += [cell for hunt in hunts for cell in _hunt_cells(hunt)]
-    return list(dict.fromkeys(cell._replace(mutant=mutant) for cell in cells))
+    return list(dict.fromkeys(cells))
 
 
 def with_mutant(cells: list[Cell], mutant: str) -> list[Cell]:

@@ -19,7 +19,7 @@ from gapless.sim.sightings import MUST_GATHER
 from gapless.units import NS_PER_S
 from pyspark_gapless.sweep.cells import Cell
 from pyspark_gapless.sweep.results import Results, Wanted
-from pyspark_gapless.sweep.schema import GRID, HUNTS
+from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,10 +148,10 @@ def _rounded(value: float | None) -> float | None:
 
 @dataclass(slots=True)
 class HuntSummary:
-    """All runs of one kind of hunt together."""
+    """All runs of one kind of hunt together; ``drawn`` if they are of all profiles, as the seeds have it."""
 
     kind: str
-    thorough: bool
+    drawn: bool
     runs: int = 0
     failed: int = 0
     violations: int = 0
@@ -165,12 +165,17 @@ class HuntSummary:
     @property
     def must_happen(self) -> tuple[str, ...]:
         """What must happen in such a hunt."""
-        return MUST_GATHER if self.kind == HUNTS[1] else MUST_HAPPEN
+        return MUST_GATHER if self.kind == MEMBERSHIP else MUST_HAPPEN
 
     @property
     def never_seen(self) -> list[str]:
         """What must happen and has not."""
         return [what for what in self.must_happen if not self.seen[what]]
+
+    @property
+    def thorough(self) -> bool:
+        """Whether there are enough runs to have seen everything."""
+        return self.drawn and self.runs >= thorough_seeds(membership=self.kind == MEMBERSHIP)
 
     @property
     def bound(self) -> float:
@@ -232,9 +237,8 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed, and a thorough hunt that is over has seen what must happen."""
-        unseen = any(hunt.thorough and hunt.never_seen for hunt in self.hunts)
-        return not self.failed and not (unseen and not self.missing)
+        """Whether nothing failed, and every thorough hunt has seen what must happen."""
+        return not self.failed and not any(hunt.thorough and hunt.never_seen for hunt in self.hunts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for a program."""
@@ -252,8 +256,10 @@ class Summary:
 def summarise(results: Results, wanted: Wanted) -> Summary:
     """Return what came of the wanted runs, as far as they are there."""
     cells = {cell.key: CellSummary(cell) for cell in wanted.cells if cell.kind == GRID}
-    hunts = {kind: HuntSummary(kind, _is_thorough(wanted, kind)) for kind in HUNTS}
-    hunts = {kind: hunt for kind, hunt in hunts.items() if any(cell.kind == kind for cell in wanted.cells)}
+    kinds = dict.fromkeys(cell.kind for cell in wanted.cells if cell.kind != GRID)
+    hunts = {
+        kind: HuntSummary(kind, all(_is_drawn(cell) for cell in wanted.cells if cell.kind == kind)) for kind in kinds
+    }
     failures: list[Failure] = []
     runs = 0
     for batch in results.scan(wanted):
@@ -265,10 +271,8 @@ def summarise(results: Results, wanted: Wanted) -> Summary:
     return Summary(list(cells.values()), list(hunts.values()), failures, runs, len(wanted) - runs)
 
 
-def _is_thorough(wanted: Wanted, kind: str) -> bool:
-    """Return whether a hunt is of all profiles, as they are drawn, and long enough to have seen everything."""
-    drawn = [cell for cell in wanted.cells if cell.kind == kind and cell.profile is None and not cell.mutant]
-    return len(drawn) * len(wanted.seeds) >= thorough_seeds(membership=kind == HUNTS[1])
+def _is_drawn(cell: Cell) -> bool:
+    return cell.profile is None and cell.members is None and not cell.mutant
 
 
 def _grouped(batch: pa.RecordBatch, by: str, columns: dict[str, Any], most: Iterable[str] = ()) -> list[dict[str, Any]]:

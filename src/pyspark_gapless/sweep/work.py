@@ -84,7 +84,7 @@ def row_of(run: Run, code: str) -> dict[str, Any]:
         "members": cell.members,
         "loss": cell.loss_percent,
         "capacity": None if config is None else config.capacity,
-        "knobs": [knob for knob in cell.knobs if knob[0] != "capacity"],
+        "knobs": list(cell.knobs),
         "messages": cell.messages,
         "size_bytes": cell.size_bytes,
         "pace_ns": cell.pace_ns,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_gapless.trace import interim
+from gapless.trace import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COLUMNS: Mapping[str, str] = interim.COLUMNS
+_TYPES = {"int64": "bigint", "int32": "int", "int8": "tinyint", "string": "string"}
+COLUMNS: Mapping[str, str] = {name: _TYPES[column.type] for name, column in schema.COLUMNS.items()}
 """Every column of a row with its type, as Spark writes it."""
-CODES: Mapping[str, int] = interim.CODES
-"""The number of each event by its name."""
-NAMES: Mapping[int, str] = {code: name for name, code in CODES.items()}
-"""The name of each event by its number."""
 LIVES: Mapping[str, str] = {
     "seed": "bigint",
     "life": "bigint",

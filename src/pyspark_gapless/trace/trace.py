@@ -10,8 +10,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import GaplessError
+from gapless.trace.schema import CODES, NAMES
+from gapless.trace.sealing import seal
 from pyspark_gapless.datasets.dataset import differences
-from pyspark_gapless.trace.columns import CODES, COLUMNS, LIVES, NAMES, ddl
+from pyspark_gapless.trace.columns import COLUMNS, LIVES, ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,8 @@ SAMPLED = "sampled"
 """The mode of a life of which only some rows were written."""
 RARE = ("BEGIN", "VIEW", "MEMBERS", "START", "LOST", "STATE_IN", "EXPELLED", "LEFT", "REST", "END")
 """What happens a few times in a life, however much it sends."""
+BULKY = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
+"""Columns that rare rows have no use for, and that are long to read."""
 SMALL = 200_000
 """A frame with more rows is not held by the driver."""
 VIRTUAL = "virtual"
@@ -55,9 +59,9 @@ class Trace:
         Raises:
             TraceError: There is no trace, or what is there is none.
         """
+        cls.seal(path)
         where = str(path)
         if "://" not in where:
-            _prepare(Path(where))
             where = Path(where).absolute().as_uri()
         below = {"recursiveFileLookup": "true"}
         try:
@@ -70,6 +74,26 @@ class Trace:
         if wrong:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
         return cls(found, worked_out(_each_once(lives)))
+
+    @staticmethod
+    def seal(path: str | Path) -> None:
+        """Make sure that there is a trace in a folder of this machine, and that all of it can be read by Spark.
+
+        Raises:
+            TraceError: There is none.
+        """
+        if "://" in str(path):
+            return
+        folder = Path(path)
+        if not folder.is_dir():
+            what = "is no folder" if folder.exists() else "no such folder"
+            raise TraceError(f"{folder}: {what}; expected one with a trace")
+        seal(folder)
+        if next(folder.rglob("*.parquet"), None) is None or next(folder.rglob("lives.jsonl"), None) is None:
+            raise TraceError(
+                f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
+                f" gapless sim 1 --trace {folder}"
+            )
 
     def of(self, *events: str) -> DataFrame:
         """Return the rows of some events."""
@@ -86,8 +110,9 @@ class Trace:
         return self._once[name]
 
     def rare(self, *events: str) -> DataFrame:
-        """Return the rows of some of the events that are :data:`RARE`; all of them are read once."""
-        return self.once("rare", lambda: self.of(*RARE)).where(is_one_of(*events))
+        """Return the rows of some of the events that are :data:`RARE`, without columns that mean nothing there."""
+        columns = [name for name in self.rows.columns if name not in BULKY]
+        return self.once("rare", lambda: self.of(*RARE).select(*columns)).where(is_one_of(*events))
 
     @cached_property
     def kinds(self) -> set[tuple[str, str]]:
@@ -149,24 +174,6 @@ def event_name(column: Column) -> Column:
     """Return the names of the events that ``column`` has the numbers of."""
     pairs = [F.lit(value) for pair in NAMES.items() for value in pair]
     return F.create_map(*pairs)[column.cast("int")]
-
-
-def _prepare(folder: Path) -> None:
-    """Make sure that there is a trace, and that all of it can be read by Spark."""
-    if not folder.is_dir():
-        raise TraceError(
-            f"{folder}: {'is no folder' if folder.exists() else 'no such folder'}; expected one with a trace"
-        )
-    from gapless import trace
-
-    seal = getattr(trace, "seal", None)
-    if seal is not None:
-        seal(folder)
-    if next(folder.rglob("*.parquet"), None) is None or next(folder.rglob("lives.jsonl"), None) is None:
-        raise TraceError(
-            f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
-            f" gapless sim 1 --trace {folder}"
-        )
 
 
 def _each_once(lives: DataFrame) -> DataFrame:

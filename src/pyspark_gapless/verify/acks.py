@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 def acks_were_sent(trace: Trace) -> DataFrame:
-    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out."""
+    """S8, at the sender: each ack that comes in is one that its member has sent; lives not recorded are left out.
+
+    In a simulated trace: has sent before.
+    """
     reader = F.when(F.col("event") == code("ACK_OUT"), F.col("member")).otherwise(F.col("peer"))
     rows = trace.of("ACK_OUT", "ACK_IN").withColumn("reader", reader)
     said = rows.groupBy(*STREAM, "reader", "seqno_last").agg(
-        F.max(F.when(is_one_of("ACK_OUT"), 1).otherwise(0)).alias("out"),
+        F.min(F.when(is_one_of("ACK_OUT"), F.col("step"))).alias("sent_step"),
+        F.min(F.when(is_one_of("ACK_IN"), F.col("step"))).alias("step"),
         F.min(F.when(is_one_of("ACK_IN"), F.struct("idx", "t_ns", "member"))).alias("in"),
     )
-    false = said.where("out = 0").join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    early = "sent_step is null or sent_step > step" if trace.simulated else "sent_step is null"
+    false = said.where("in is not null").where(early).join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
     false = false.select("*", "in.*").drop("in").withColumnRenamed("reader", "peer")
     false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
     return violations("S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"))
@@ -40,7 +45,7 @@ def purge_is_safe(trace: Trace) -> DataFrame:
     purges = trace.of("PURGE").select(*AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged"))
     others = counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
     group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
-    ones = purges.where("to != 0").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
+    ones = purges.where("to != 0 and to != member").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
     wanted = group.unionByName(ones.select(group.columns))
     releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
     wanted = wanted.join(F.broadcast(releases), ["seed", "member"])
@@ -55,9 +60,7 @@ def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
     before = Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
     early = trace.named(rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged")))
-    return violations(
-        "S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked")
-    )
+    return violations("S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"))
 
 
 def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:

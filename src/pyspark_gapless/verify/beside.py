@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from gapless.wire.codec import REASONS
-from pyspark_gapless.trace.columns import AT
-from pyspark_gapless.trace.trace import event_name, is_one_of
+from pyspark_gapless.trace.trace import event_name, is_one_of, worked_out
 from pyspark_gapless.verify.groups import at_end, rosters
-from pyspark_gapless.verify.marks import reaches
-from pyspark_gapless.verify.violations import says, span, together, violations
+from pyspark_gapless.verify.marks import reaches, states
+from pyspark_gapless.verify.violations import numbers, says, span, together, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,7 +21,7 @@ ASIDE = ("seed", "origin", "seqno")
 """What names an out-of-band message; its numbers go on for a life."""
 REFUSED = ("group", "stranger", "incarnation", "own", "addressee")
 """Why a datagram that decodes is refused as a whole."""
-MAY_FOLLOW = ("RX", "DROPPED")
+MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
 """All that a datagram that is refused may leave in the trace."""
 
 
@@ -32,8 +31,10 @@ def out_of_band(trace: Trace) -> DataFrame:
     Unreliable messages have no numbers: nothing of them is shown.
     """
     got = trace.of("DELIVER").where("reason = 'out of band'")
-    got = got.withColumn("number", F.explode(F.sequence("seqno", "seqno_last")))
-    sends = trace.of("SEND_ASIDE").select("seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash"))
+    got = got.withColumn("number", F.explode(numbers()))
+    sends = trace.of("SEND_ASIDE").select(
+        "seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash")
+    )
     sends = sends.dropDuplicates(["seed", "origin", "number"]).withColumn("was_sent", F.lit(True))
     pairs = got.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
     pairs = pairs.join(sends, ["seed", "origin", "number"], "left")
@@ -57,11 +58,16 @@ def _never_came(trace: Trace) -> DataFrame:
     given = trace.rare("STATE_IN").select("seed", F.col("member").alias("peer")).distinct()
     stayed = stayed.join(F.broadcast(given), ["seed", "peer"], "left_anti").withColumnRenamed("peer", "reader")
     sends = trace.of("SEND_ASIDE").select("seed", "member", "origin", "view", "idx", "t_ns", "seqno", "peer")
-    owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where(
-        "since <= view and (peer = 0 or peer = reader)"
-    )
-    got = trace.of("DELIVER").where("reason = 'out of band'").select(
-        "seed", F.col("member").alias("reader"), "origin", F.explode(F.sequence("seqno", "seqno_last")).alias("seqno")
+    owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where("since <= view and (peer = 0 or peer = reader)")
+    got = (
+        trace.of("DELIVER")
+        .where("reason = 'out of band'")
+        .select(
+            "seed",
+            F.col("member").alias("reader"),
+            "origin",
+            F.explode(numbers()).alias("seqno"),
+        )
     )
     missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")
     missing = trace.named(missing.withColumnRenamed("reader", "peer"))
@@ -70,19 +76,21 @@ def _never_came(trace: Trace) -> DataFrame:
 
 def hostile_bytes(trace: Trace) -> DataFrame:
     """S13: a datagram that cannot be read is one counted drop, and nothing else happens in its step."""
-    return violations("S13", *_after_refusal(trace, REASONS))
+    # A frame inside a datagram may be dropped for a reason of the same name; that names who sent it.
+    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REASONS) & (F.col("peer") == 0))
+    return violations("S13", *_after(dropped, trace.rows.where(~is_one_of(*MAY_FOLLOW))))
 
 
 def strangers(trace: Trace) -> DataFrame:
     """S15, strangers: a datagram that is not from a member, or not for this life, is dropped and moves no mark."""
-    return violations("S15", *_after_refusal(trace, REFUSED, "STATE", "DELIVER"))
+    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REFUSED))
+    moved = trace.of("STATE", "DELIVER").where(~is_one_of("STATE") | (F.col("high") > 0))
+    return violations("S15", *_after(dropped, moved))
 
 
-def _after_refusal(trace: Trace, reasons: tuple[str, ...], *wrong: str) -> tuple[DataFrame, Column]:
-    """Return the rows that share a step with a refusal and may not, and what to say of them."""
-    dropped = trace.of("DROPPED").where(F.col("reason").isin(*reasons))
-    steps = dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused"))
-    rows = trace.of(*wrong) if wrong else trace.rows.where(~is_one_of(*MAY_FOLLOW))
+def _after(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
+    """Return those of ``rows`` that share a step with a datagram that was dropped, and what to say of them."""
+    steps = worked_out(dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused")))
     rows = rows.join(F.broadcast(steps), ["seed", "member", "step"])
     return rows, says("a datagram that was refused as %s led to %s", "refused", event_name(F.col("event")))
 
@@ -92,14 +100,19 @@ def memory(trace: Trace) -> DataFrame:
 
     By what the marks say; what is kept for views to come, timers and tables are not in the trace.
     """
-    rows = trace.of("STATE").where("to = 0")
-    ahead = F.when(F.col("member") == F.col("origin"), F.col("high") - F.col("low")).otherwise(F.col("high") - F.col("delivered"))
-    each = rows.groupBy(*AT, "view").agg(F.max(ahead).alias("most"), F.max("idx").alias("idx"), F.max("t_ns").alias("t_ns"))
-    sums = each.groupBy("seed", "member", "view").agg(
-        F.sum("most").alias("stored"), F.max("idx").alias("idx"), F.max("t_ns").alias("t_ns")
+    sums = (
+        states(trace)
+        .groupBy("seed", "member", "view")
+        .agg(F.sum("most").alias("stored"), F.max("last.idx").alias("idx"), F.max("last.t_ns").alias("t_ns"))
     )
     sizes = trace.rare("MEMBERS").select("seed", "member", "view", F.size(F.split("reason", " ")).alias("members"))
     sizes = sizes.dropDuplicates(["seed", "member", "view"])
-    sums = sums.join(F.broadcast(sizes), ["seed", "member", "view"]).join(reaches(trace), ["seed", "member"])
+    sums = sums.join(F.broadcast(sizes), ["seed", "member", "view"]).join(
+        F.broadcast(reaches(trace)), ["seed", "member"]
+    )
     over = sums.where(F.col("stored") > F.col("members") * F.col("reach"))
-    return violations("S14", over, says("stores %d messages in view %d, %d members times %d may be", "stored", "view", "members", "reach"))
+    return violations(
+        "S14",
+        over,
+        says("stores %d messages in view %d, %d members times %d may be", "stored", "view", "members", "reach"),
+    )

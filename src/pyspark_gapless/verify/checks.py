@@ -38,25 +38,17 @@ class Check(NamedTuple):
 
 def acks_are_true(trace: Trace) -> DataFrame:
     """S8: a life acknowledges only what it has delivered, and each ack that comes in is one that was sent."""
-    return together(marks.acks_follow(marks.with_marks(trace, "ACK_OUT")), acks.acks_were_sent(trace))
+    return together(marks.history(trace, "S8"), acks.acks_were_sent(trace))
 
 
 def repairs_are_exact(trace: Trace) -> DataFrame:
     """S10: a repair was asked for, is of what is stored, and has the bytes of the original."""
-    kept = marks.repairs_are_kept(marks.with_marks(trace, "REPAIR"))
-    return together(repairs.repairs_are_asked_for(trace), kept, hashes.repairs_repeat(trace))
+    return together(repairs.repairs_are_asked_for(trace), marks.history(trace, "S10"), hashes.repairs_repeat(trace))
 
 
 def naks_are_legal(trace: Trace) -> DataFrame:
     """S11: a nak names what exists and is not there, goes to who may be asked, and does not come too soon."""
-    due = marks.naks_are_due(marks.with_marks(trace, "NAK_OUT"))
-    return together(due, marks.naks_exist(trace), repairs.naks_are_paced(trace))
-
-
-def acceptance(trace: Trace) -> DataFrame:
-    """S12: what is taken is in range; what is dropped is dropped for the right reason; each message is one of both."""
-    rows = marks.with_marks(trace, "STORE", "DROPPED")
-    return together(marks.acceptance(rows, marks.reaches(trace)), marks.acceptance_adds_up(trace))
+    return together(marks.history(trace, "S11"), marks.naks_exist(trace), repairs.naks_are_paced(trace))
 
 
 def views(trace: Trace) -> DataFrame:
@@ -76,7 +68,7 @@ _ALL = (
     Check("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
     Check("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
     Check("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
-    Check("S12", "acceptance", acceptance, ("STORE", "DROPPED")),
+    Check("S12", "acceptance", marks.acceptance, ("STORE", "DROPPED")),
     Check("S13", "hostile bytes", beside.hostile_bytes, ("DROPPED",)),
     Check("S14", "memory", beside.memory, ("STATE",)),
     Check("S15", "views", views, ("VIEW", "MEMBERS"), whole=False),

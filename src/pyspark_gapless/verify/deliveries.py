@@ -73,7 +73,9 @@ def no_creation(trace: Trace) -> DataFrame:
     )
     far = trace.once("beyond", lambda: beyond)
     rows = in_order(trace).join(F.broadcast(far), [*PART]).where(F.col("seqno_last") > F.col("sent"))
-    never = violations("S1", first_of(rows, *PART), says("delivers %s, but %d was the last that was sent", span(), "sent"))
+    never = violations(
+        "S1", first_of(rows, *PART), says("delivers %s, but %d was the last that was sent", span(), "sent")
+    )
     return together(found, never, *([_too_early(trace)] if trace.simulated else []))
 
 
@@ -82,7 +84,9 @@ def _too_early(trace: Trace) -> DataFrame:
     rows = trace.of("SEND").withColumn("sent", F.col("seqno_last"))
     rows = rows.unionByName(in_order(trace).withColumn("sent", F.lit(None).cast("bigint")))
     so_far = Window.partitionBy(*STREAM).orderBy("step").rangeBetween(Window.unboundedPreceding, 0)
-    rows = rows.withColumn("high_then", F.max("sent").over(so_far)).withColumn("high", F.max("sent").over(Window.partitionBy(*STREAM)))
+    rows = rows.withColumn("high_then", F.max("sent").over(so_far)).withColumn(
+        "high", F.max("sent").over(Window.partitionBy(*STREAM))
+    )
     early = rows.where(
         F.col("sent").isNull()
         & (F.col("seqno_last") > F.coalesce("high_then", F.lit(0)))
@@ -120,9 +124,9 @@ def gapless_prefix(trace: Trace) -> DataFrame:
     begun = begun.withColumn("start", F.coalesce("start", F.when(_starts_at_one(), 1)))
     wrong = begun.where(F.col("start").isNull() | (F.col("begin_first") != F.col("start")))
     wrong = wrong.join(F.broadcast(given), ["seed", "member"], "left_anti")
-    message = F.when(
-        F.col("start").isNull(), says("delivers from %d on, but was told no start", "seqno")
-    ).otherwise(says("delivers from %d on, but was told to start at %d", "seqno", "start"))
+    message = F.when(F.col("start").isNull(), says("delivers from %d on, but was told no start", "seqno")).otherwise(
+        says("delivers from %d on, but was told to start at %d", "seqno", "start")
+    )
     return together(within, violations("S3", wrong, message))
 
 
@@ -145,4 +149,3 @@ def first_of(rows: DataFrame, *keys: str) -> DataFrame:
     """Return the first row for each key, in the order of its life."""
     first = rows.groupBy(*keys).agg(F.min_by(F.struct("*"), "idx").alias("first"))
     return first.select("first.*")
-

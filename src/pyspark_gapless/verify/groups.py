@@ -39,7 +39,9 @@ def _rosters(trace: Trace) -> DataFrame:
 
 def high_by_view(trace: Trace) -> DataFrame:
     """Return for each life and each of its views how much it had sent to the group before that view."""
-    within = sends(trace).where("to = 0 and epoch = 0").groupBy("seed", "member", "view").agg(F.max("sent").alias("high"))
+    within = (
+        sends(trace).where("to = 0 and epoch = 0").groupBy("seed", "member", "view").agg(F.max("sent").alias("high"))
+    )
     views = trace.rare("MEMBERS").select("seed", "member", F.col("view").alias("since")).distinct()
     before = views.join(within, ["seed", "member"]).where("view < since")
     return before.groupBy("seed", "member", "since").agg(F.max("high").alias("high"))
@@ -91,10 +93,11 @@ def views(trace: Trace) -> DataFrame:
 
 
 def one_group(trace: Trace) -> DataFrame:
-    """L6: at the end all are in one view, of exactly those that are there."""
+    """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out."""
     rest = at_end(trace)
-    last = trace.rare("MEMBERS").groupBy("seed", "member")
-    last = last.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
+    ends = rest.select("seed", "member", F.col("idx").alias("end"))
+    told = trace.rare("MEMBERS").join(ends, ["seed", "member"]).where("idx < end").groupBy("seed", "member")
+    last = told.agg(F.max_by(F.struct("view", "origin", "reason"), "idx").alias("last"))
     names = trace.lives.select("seed", F.col("life").alias("member"), "name")
     there = rest.join(names, ["seed", "member"], "left").join(last, ["seed", "member"], "left")
     groups = there.groupBy("seed").agg(

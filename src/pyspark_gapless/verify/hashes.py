@@ -59,10 +59,12 @@ def _is_ordered() -> Column:
 
 
 def _odd(rows: DataFrame) -> DataFrame:
-    """Return the rows that have another hash than the send of the same messages, or than the first who spoke of them."""
+    """Return the rows with another hash than the send of the same messages, or than the first row about them."""
     sent = F.max(F.when(F.col("event") == code("SEND"), F.col("hash")))
     known = rows.groupBy(*SPAN).agg(
-        F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"), F.min("hash").alias("a"), F.max("hash").alias("b")
+        F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),
+        F.min("hash").alias("a"),
+        F.max("hash").alias("b"),
     )
     known = known.where("a != b").drop("a", "b")
     return rows.join(known, [*SPAN]).where("hash != true_hash")

@@ -1,6 +1,7 @@
-"""S6, S7, S11, S12 and parts of S8 and S10: what a life does fits to the marks that it tells.
+"""S6, S7 and parts of S8, S10, S11 and S12: what a life does fits to the marks that it tells.
 
-All of them compare a row with the marks before it, in the order of the life: one sort by life and stream.
+All of them compare a row with the marks that the life told before it, so they share one sort by life and stream, and
+are worked out together (:func:`history`).
 """
 
 from __future__ import annotations
@@ -10,23 +11,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window, functions as F  # noqa: N812
 
 from pyspark_gapless.trace.columns import AT, STREAM
-from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.trace.trace import is_one_of
 from pyspark_gapless.verify.deliveries import sent
-from pyspark_gapless.verify.violations import count, says, span, together, violations
+from pyspark_gapless.verify.violations import VIOLATION, count, says, span, together, violations
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, WindowSpec
 
     from pyspark_gapless.trace import Trace
 
 DATA_REASONS = ("duplicate", "old", "far", "full")
 """Why messages of a run that arrived are not taken."""
+LOOKED_AT = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
+"""The events that are compared with marks."""
 
 
 def reaches(trace: Trace) -> DataFrame:
     """Return how far the windows of each life may reach."""
-    begun = trace.rare("BEGIN").where("high > 0").groupBy("seed", "member").agg(F.max("high").alias("reach"))
-    return F.broadcast(begun)
+    return trace.rare("BEGIN").where("high > 0").groupBy("seed", "member").agg(F.max("high").alias("reach"))
 
 
 def knob(name: str) -> Column:
@@ -34,89 +36,140 @@ def knob(name: str) -> Column:
     return F.col("knobs")[name].cast("bigint")
 
 
+def states(trace: Trace) -> DataFrame:
+    """Return for each stream at each life and view its last marks, and the most that was stored."""
+    begin = F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
+    last = F.max_by(F.struct("idx", "t_ns", "low", "delivered", "high"), "idx").alias("last")
+    most = F.max(F.col("high") - begin).alias("most")
+    return trace.once("states", lambda: trace.of("STATE").groupBy(*AT, "view").agg(last, most))
+
+
+def history(trace: Trace, check: str) -> DataFrame:
+    """Return the violations of one check among those that compare rows with marks."""
+    return trace.once("history", lambda: _history(trace)).where(F.col("check") == check).select(*VIOLATION)
+
+
+def _history(trace: Trace) -> DataFrame:
+    """Go through the rows of each stream at each life, with the marks before each of them.
+
+    ``then`` are the marks of the last STATE row before, ``soon`` those at the end of the same step, ``reach`` is null
+    for a life that has not told it.
+    """
+    columns = (*AT, "idx", "step", "t_ns", "event", "view", "seqno", "seqno_last", "low", "delivered", "high", "reason")
+    rows = trace.of(*LOOKED_AT).where("to = 0").select(*columns)
+    rows = rows.where(~is_one_of("DROPPED") | F.col("reason").isin(*DATA_REASONS))
+    order = Window.partitionBy(*AT).orderBy("step", "idx")
+    step = Window.partitionBy(*AT).orderBy("step")
+    rows = rows.withColumn("then", _marks(order.rowsBetween(Window.unboundedPreceding, -1)))
+    rows = rows.withColumn("soon", _marks(step.rangeBetween(Window.unboundedPreceding, 0)))
+    rows = rows.join(F.broadcast(reaches(trace)), ["seed", "member"], "left")
+    found = F.array(
+        *(
+            F.when(wrong, F.struct(F.lit(check).alias("check"), text.alias("message")))
+            for check, wrong, text in _rules()
+        )
+    )
+    rows = rows.withColumn("found", F.explode(F.array_compact(found)))
+    rows = rows.withColumn("seqno", F.greatest("seqno", "seqno_last", "high"))
+    told = rows.select(
+        "found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", F.col("then.view").alias("view_then")
+    )
+    return _without_returns(trace, told)
+
+
+def _marks(where: WindowSpec) -> Column:
+    told = F.when(is_one_of("STATE"), F.struct("low", "delivered", "high", "view"))
+    return F.last(told, ignorenulls=True).over(where)
+
+
+def _rules() -> list[tuple[str, Column, Column]]:
+    """Return what is wrong and what to say of it, by check."""
+    state, low, delivered, high = is_one_of("STATE"), F.col("low"), F.col("delivered"), F.col("high")
+    then, soon, reach = F.col("then"), F.col("soon"), F.col("reach")
+    first, last = F.col("seqno"), F.col("seqno_last")
+    begin = F.when(F.col("member") == F.col("origin"), low).otherwise(delivered)
+    has = F.coalesce(soon["delivered"], F.lit(0))
+    stored, dropped = is_one_of("STORE"), is_one_of("DROPPED")
+    back = (low < then["low"]) | (delivered < then["delivered"]) | (high < then["high"])
+    limit = soon["delivered"] + reach
+    return [
+        (
+            "S6",
+            state & (high - begin > reach),
+            says("its window reaches from %d to %d, %d are allowed", begin, high, reach),
+        ),
+        (
+            "S7",
+            state & ((low > delivered) | (delivered > high)),
+            says("its marks are out of order: %d, %d, %d", low, delivered, high),
+        ),
+        (
+            "S7",
+            state & back,
+            says(
+                "its marks went back from %d, %d, %d to %d, %d, %d",
+                *(then["low"], then["delivered"], then["high"]),
+                *(low, delivered, high),
+            ),
+        ),
+        ("S8", is_one_of("ACK_OUT") & (last > has), says("acknowledges %d, it has %d", last, has)),
+        (
+            "S10",
+            is_one_of("REPAIR") & (first <= then["low"]),
+            says("sends %s again, but has let go up to %d", span(), then["low"]),
+        ),
+        (
+            "S11",
+            is_one_of("NAK_OUT") & (first <= then["delivered"]),
+            says("asks for %s, but has delivered %d", span(), then["delivered"]),
+        ),
+        (
+            "S12",
+            stored & (last <= then["delivered"]),
+            says("takes %s, but has delivered %d", span(), then["delivered"]),
+        ),
+        ("S12", stored & (first > limit), says("takes %s, but %d is the last in reach", span(), limit)),
+        (
+            "S12",
+            dropped & (F.col("reason") == "far") & (last <= then["delivered"] + reach),
+            says("drops %s as too far, but has delivered %d", span(), then["delivered"]),
+        ),
+        (
+            "S12",
+            dropped & F.col("reason").isin("old", "duplicate") & (first > soon["high"]),
+            says("drops %s as %s, but %d is the last it has", span(), F.col("reason"), soon["high"]),
+        ),
+    ]
+
+
+def _without_returns(trace: Trace, found: DataFrame) -> DataFrame:
+    """Leave out streams whose origin was gone in between: there the marks have begun anew."""
+    told = trace.rare("MEMBERS").select(
+        "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
+    )
+    gone = (
+        trace.named(found)
+        .join(F.broadcast(told), ["seed", "member"])
+        .where(
+            (F.col("number") > F.col("view_then"))
+            & (F.col("number") <= F.col("view"))
+            & ~F.array_contains("names", F.col("origin_name"))
+        )
+    )
+    return found.join(gone.select(*AT, "idx").distinct(), [*AT, "idx"], "left_anti")
+
+
 def window(trace: Trace) -> DataFrame:
     """S6: no window reaches further than it may; how far stands in the row of the life's beginning.
 
     The marks are those that the machine tells; of connections it tells none.
     """
-    rows = trace.of("STATE").select(*AT, "idx", "t_ns", "low", "delivered", "high", F.col("high").alias("seqno"))
-    rows = rows.join(reaches(trace), ["seed", "member"])
-    rows = rows.withColumn("low", F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered")))
-    wide = rows.where(F.col("high") - F.col("low") > F.col("reach"))
-    return violations("S6", wide, says("its window reaches from %d to %d, %d are allowed", "low", "high", "reach"))
+    return history(trace, "S6")
 
 
 def marks(trace: Trace) -> DataFrame:
     """S7: low <= delivered <= high, and none of them goes down while the origin stays a member."""
-    rows = trace.of("STATE").select(*AT, "idx", "t_ns", "view", "low", "delivered", "high", F.col("high").alias("seqno"))
-    mixed = rows.where("low > delivered or delivered > high")
-    order = Window.partitionBy(*AT).orderBy("idx")
-    before = F.lag(F.struct("low", "delivered", "high", "view")).over(order)
-    back = rows.withColumn("before", before).where(
-        "low < before.low or delivered < before.delivered or high < before.high"
-    )
-    back = _without_returns(trace, back)
-    were = says("its marks are out of order: %d, %d, %d", "low", "delivered", "high")
-    went = says(
-        "its marks went back from %d, %d, %d to %d, %d, %d",
-        *("before.low", "before.delivered", "before.high"),
-        *("low", "delivered", "high"),
-    )
-    return together(violations("S7", mixed, were), violations("S7", back, went))
-
-
-def _without_returns(trace: Trace, rows: DataFrame) -> DataFrame:
-    """Leave out streams whose origin was gone in between: they have begun anew."""
-    told = trace.rare("MEMBERS").select("seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names"))
-    named = trace.named(rows)
-    gone = named.join(told, ["seed", "member"]).where(
-        (F.col("number") > F.col("before.view"))
-        & (F.col("number") <= F.col("view"))
-        & ~F.array_contains("names", F.col("origin_name"))
-    )
-    return rows.join(gone.select(*AT, "idx"), [*AT, "idx"], "left_anti")
-
-
-def with_marks(trace: Trace, *events: str) -> DataFrame:
-    """Return the rows of some events, about streams to the group, with the marks that the life told before.
-
-    ``delivered_then`` and ``low_then`` are those of the last STATE row before; ``delivered_soon`` and ``high_soon`` those
-    at the end of the same step. Null where nothing has been told.
-    """
-    rows = trace.of("STATE", *events).where("to = 0")
-    is_state = is_one_of("STATE")
-    order = Window.partitionBy(*AT).orderBy("step", "idx")
-    then = order.rowsBetween(Window.unboundedPreceding, -1)
-    soon = Window.partitionBy(*AT).orderBy("step").rangeBetween(Window.unboundedPreceding, 0)
-
-    def told(mark: str, where: Window) -> Column:
-        return F.last(F.when(is_state, F.col(mark)), ignorenulls=True).over(where)
-
-    rows = rows.select(
-        "*",
-        told("low", then).alias("low_then"),
-        told("delivered", then).alias("delivered_then"),
-    ).select("*", told("delivered", soon).alias("delivered_soon"), told("high", soon).alias("high_soon"))
-    return rows.where(~is_state)
-
-
-def acks_follow(rows: DataFrame) -> DataFrame:
-    """S8, at the receiver: it acknowledges nothing beyond its delivered mark."""
-    false = rows.where(is_one_of("ACK_OUT") & (F.col("seqno_last") > F.coalesce("delivered_soon", F.lit(0))))
-    message = says("acknowledges %d, it has %d", "seqno_last", F.coalesce("delivered_soon", F.lit(0)))
-    return violations("S8", false, message)
-
-
-def repairs_are_kept(rows: DataFrame) -> DataFrame:
-    """S10, the stock: a repair is of what was not let go before."""
-    gone = rows.where(is_one_of("REPAIR") & (F.col("seqno") <= F.col("low_then")))
-    return violations("S10", gone, says("sends %s again, but has let go up to %d", span(), "low_then"))
-
-
-def naks_are_due(rows: DataFrame) -> DataFrame:
-    """S11, the range: a nak names nothing that was delivered."""
-    had = rows.where(is_one_of("NAK_OUT") & (F.col("seqno") <= F.col("delivered_then")))
-    return violations("S11", had, says("asks for %s, but has delivered %d", span(), "delivered_then"))
+    return history(trace, "S7")
 
 
 def naks_exist(trace: Trace) -> DataFrame:
@@ -134,38 +187,15 @@ def naks_exist(trace: Trace) -> DataFrame:
     return together(violations("S11", far, message), violations("S11", astray, elsewhere))
 
 
-def acceptance(rows: DataFrame, reach: DataFrame) -> DataFrame:
-    """S12: what is taken is in range, and what is dropped is dropped for the right reason.
+def acceptance(trace: Trace) -> DataFrame:
+    """S12: what is taken is in range; what is dropped is dropped for the right reason; each message is one of both.
 
     A run that arrived and of which nothing is told cannot be seen.
     """
-    rows = rows.join(reach, ["seed", "member"]).where(
-        is_one_of("STORE") | (is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS))
-    )
-    limit = F.col("delivered_soon") + F.col("reach")
-    is_store, reason = F.col("event") == code("STORE"), F.col("reason")
-    stale = rows.where(is_store & (F.col("seqno_last") <= F.col("delivered_then")))
-    ahead = rows.where(is_store & (F.col("seqno") > limit))
-    near = rows.where(~is_store & (reason == "far") & (F.col("seqno_last") <= F.col("delivered_then") + F.col("reach")))
-    fresh = rows.where(
-        ~is_store & reason.isin("old", "duplicate") & (F.col("seqno") > F.greatest("high_soon", "delivered_soon"))
-    )
-    return together(
-        violations("S12", stale, says("takes %s, but has delivered %d", span(), "delivered_then")),
-        violations("S12", ahead, says("takes %s, but %d is the last in reach", span(), limit)),
-        violations("S12", near, says("drops %s as too far, but has delivered %d", span(), "delivered_then")),
-        violations("S12", fresh, says("drops %s as %s, but %d is the last it has", span(), "reason", "high_soon")),
-    )
-
-
-def acceptance_adds_up(trace: Trace) -> DataFrame:
-    """S12, the sum: each message of a run that arrived is either taken or dropped."""
-    rows = trace.of("STORE", "DROPPED").where("to = 0").where(
-        (is_one_of("STORE") & (F.col("k") != count())) | (is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS))
-    )
-    key = ("step", "seqno", "seqno_last")
-    sums = rows.groupBy(*AT, *key).agg(
-        F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns")
-    )
+    told = (is_one_of("STORE") & (F.col("k") != count())) | (is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS))
+    rows = trace.of("STORE", "DROPPED").where("to = 0").where(told)
+    runs = rows.groupBy(*AT, "step", "seqno", "seqno_last")
+    sums = runs.agg(F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns"))
     odd = sums.where(F.col("k") % count() != 0)
-    return violations("S12", odd, says("of %s that arrived %d are taken or dropped", span(), "k"))
+    uneven = violations("S12", odd, says("of %s that arrived %d are taken or dropped", span(), "k"))
+    return together(history(trace, "S12"), uneven)

@@ -9,7 +9,7 @@ from pyspark.sql import Window, functions as F  # noqa: N812
 from pyspark_gapless.trace.columns import AT
 from pyspark_gapless.trace.trace import code, is_one_of
 from pyspark_gapless.verify.marks import knob
-from pyspark_gapless.verify.violations import count, says, span, together, violations
+from pyspark_gapless.verify.violations import count, numbers, says, span, together, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +24,7 @@ ONE_BLOCK = 256
 
 def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
     """Return a row for each message of the ranges, as ``number``."""
-    return rows.select(*AT, *columns, F.explode(F.sequence("seqno", "seqno_last")).alias("number"))
+    return rows.select(*AT, *columns, F.explode(numbers()).alias("number"))
 
 
 def repairs_are_asked_for(trace: Trace) -> DataFrame:
@@ -46,7 +46,9 @@ def naks_are_paced(trace: Trace) -> DataFrame:
     Compared within one view, for when a member comes back its stream begins anew. How long a gap must have been there
     before it is asked for is left to the simulator.
     """
-    retry = F.when(F.col("knobs")["adaptive_grace"] == "false", knob("xmit_interval_ns")).otherwise(knob("min_retry_ns"))
+    retry = F.when(F.col("knobs")["adaptive_grace"] == "false", knob("xmit_interval_ns")).otherwise(
+        knob("min_retry_ns")
+    )
     pace = trace.lives.where("own").select("seed", F.col("life").alias("member"), retry.alias("retry_ns"))
     named = each_seqno(trace.of("NAK_OUT").where("to = 0"), "idx", "t_ns", "view", "seqno", "seqno_last")
     order = Window.partitionBy(*AT, "number").orderBy("idx")
@@ -64,15 +66,17 @@ def _held(trace: Trace) -> DataFrame:
     block = F.floor(F.col("number") / ONE_BLOCK)
     asked = each_seqno(trace.of("NAK_OUT"), "idx", "t_ns", "view", "seqno", "seqno_last").withColumn("block", block)
     blocks = asked.select(*AT, "block").distinct()
-    stored = trace.of("STORE").where(F.col("k") == count()).select(
-        *AT,
-        "view",
-        F.col("idx").alias("stored_idx"),
-        F.col("seqno").alias("first"),
-        F.col("seqno_last").alias("last"),
-        F.explode(
-            F.sequence(F.floor(F.col("seqno") / ONE_BLOCK), F.floor(F.col("seqno_last") / ONE_BLOCK))
-        ).alias("block"),
+    stored = (
+        trace.of("STORE")
+        .where(F.col("k") == count())
+        .select(
+            *AT,
+            "view",
+            F.col("idx").alias("stored_idx"),
+            F.col("seqno").alias("first"),
+            F.col("seqno_last").alias("last"),
+            F.explode(numbers(ONE_BLOCK)).alias("block"),
+        )
     )
     stored = stored.join(F.broadcast(blocks), [*AT, "block"], "left_semi")
     held = asked.join(stored, [*AT, "view", "block"]).where("number between first and last and stored_idx < idx")
@@ -91,9 +95,7 @@ def cost(trace: Trace) -> DataFrame:
     dear = sums.where("repairs > 1.5 * lost + bursts")
     idle = sums.where("lost = 0 and naks > 0")
     much = says("%d repairs for %d lost data frames in %d bursts", "repairs", "lost", "bursts")
-    return together(
-        violations("L4", dear, much), violations("L4", idle, says("%d naks, but nothing was lost", "naks"))
-    )
+    return together(violations("L4", dear, much), violations("L4", idle, says("%d naks, but nothing was lost", "naks")))
 
 
 def _costs(trace: Trace) -> DataFrame:
@@ -107,6 +109,6 @@ def _costs(trace: Trace) -> DataFrame:
     begins = F.col("lost") & ~F.lag("lost", 1, False).over(link)
     frames = frames.withColumn("begins", begins)
     losses = frames.groupBy("seed").agg(F.count_if("lost").alias("lost"), F.count_if("begins").alias("bursts"))
-    spent = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
-    spent = spent.agg(F.count_if(is_one_of("REPAIR")).alias("repairs"), F.count_if(is_one_of("NAK_OUT")).alias("naks"))
+    asked = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
+    spent = asked.agg(F.count_if(is_one_of("REPAIR")).alias("repairs"), F.count_if(is_one_of("NAK_OUT")).alias("naks"))
     return spent.join(losses, "seed", "left").fillna(0, ["lost", "bursts"])

@@ -10,7 +10,7 @@ from pyspark_gapless.trace.columns import STREAM
 from pyspark_gapless.trace.trace import is_one_of
 from pyspark_gapless.verify.deliveries import parts
 from pyspark_gapless.verify.groups import at_end, counted_from
-from pyspark_gapless.verify.marks import knob
+from pyspark_gapless.verify.marks import knob, states
 from pyspark_gapless.verify.violations import says, span, together, violations
 
 if TYPE_CHECKING:
@@ -33,15 +33,24 @@ def delivery(trace: Trace) -> DataFrame:
     connections all between lives that are in each other's last view. A sample shows it up to the last row it holds.
     """
     owed = together_owed(trace)
-    got = parts(trace).groupBy(*STREAM, "member").agg(
-        F.min("begin_first").alias("begin"), F.max("seqno_last").alias("got")
+    got = (
+        parts(trace)
+        .groupBy(*STREAM, "member")
+        .agg(F.min("begin_first").alias("begin"), F.max("seqno_last").alias("got"))
     )
     got = got.withColumnRenamed("member", "reader")
-    given = trace.rare("STATE_IN").select("seed", F.col("member").alias("reader")).distinct().withColumn("given", F.lit(True))
+    given = (
+        trace.rare("STATE_IN")
+        .select("seed", F.col("member").alias("reader"))
+        .distinct()
+        .withColumn("given", F.lit(True))
+    )
     found = owed.join(got, [*STREAM, "reader"], "left").join(F.broadcast(given), ["seed", "reader"], "left")
     short = found.where(F.coalesce("got", F.lit(0)) < F.col("sent"))
     late = found.where((F.col("begin") > F.col("base") + 1) & F.col("given").isNull())
-    lost = trace.rare("LOST").where("reason = ''").select(*STREAM, F.col("member").alias("reader"), "seqno", "seqno_last")
+    lost = (
+        trace.rare("LOST").where("reason = ''").select(*STREAM, F.col("member").alias("reader"), "seqno", "seqno_last")
+    )
     lost = owed.join(lost, [*STREAM, "reader"]).where(F.col("seqno_last") > F.col("base"))
     return together(
         _owing(trace, short, "%s has not delivered what it sent: it has %d of %d", "got", "sent"),
@@ -61,11 +70,16 @@ def together_owed(trace: Trace) -> DataFrame:
     rest = at_end(trace)
     ends = rest.select("seed", F.col("member").alias("origin"), "idx", "t_ns", F.col("view").alias("last_view"))
     readers = F.broadcast(rest.select("seed", F.col("member").alias("reader")))
-    every = trace.lives.where("own").select("seed", F.col("life").alias("origin"), F.greatest("every", F.lit(1)).alias("every"))
+    every = trace.lives.where("own").select(
+        "seed", F.col("life").alias("origin"), F.greatest("every", F.lit(1)).alias("every")
+    )
     high = trace.of("SEND").groupBy(*STREAM).agg(F.max("seqno_last").alias("sent"))
     high = high.join(F.broadcast(ends), ["seed", "origin"]).join(F.broadcast(every), ["seed", "origin"])
     high = high.where("to != 0 or epoch = 0 or epoch = last_view")
-    high = high.withColumn("sent", F.when(F.col("every") > 1, F.floor(F.col("sent") / F.col("every")) * F.col("every")).otherwise(F.col("sent")))
+    high = high.withColumn(
+        "sent",
+        F.when(F.col("every") > 1, F.floor(F.col("sent") / F.col("every")) * F.col("every")).otherwise(F.col("sent")),
+    )
     last = counted_from(trace).where("turn = last_turn and peer != member")
     last = last.select("seed", F.col("member").alias("origin"), F.col("peer").alias("reader"), "base")
     pairs = high.join(F.broadcast(last), ["seed", "origin"]).join(readers, ["seed", "reader"])
@@ -76,17 +90,29 @@ def together_owed(trace: Trace) -> DataFrame:
 def stability(trace: Trace) -> DataFrame:
     """L2: everything that a life has sent is acknowledged and delivered by itself; nobody waits for room."""
     rest = F.broadcast(at_end(trace).withColumnsRenamed({"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}))
-    own = trace.of("STATE").where("member = origin").groupBy("seed", "member", "origin")
-    own = own.agg(F.max_by(F.struct("epoch", "idx", "t_ns", "low", "delivered", "high"), "idx").alias("last"))
+    mine = states(trace).where("member = origin").groupBy("seed", "member", "origin")
+    own = mine.agg(F.max_by(F.struct("epoch", "last"), "last.idx").alias("of")).select(
+        "seed", "member", "origin", "of.*"
+    )
     every = trace.lives.select("seed", F.col("life").alias("member"), F.greatest("every", F.lit(1)).alias("every"))
-    own = own.select("seed", "member", "origin", "last.*").join(rest, ["seed", "member"]).join(F.broadcast(every), ["seed", "member"])
+    own = (
+        own.select("seed", "member", "origin", "epoch", "last.*")
+        .join(rest, ["seed", "member"])
+        .join(F.broadcast(every), ["seed", "member"])
+    )
     step = F.col("every")
     held = own.where(F.floor(F.col("low") / step) < F.floor(F.col("high") / step)).withColumn("seqno", F.col("low") + 1)
-    unseen = own.where(F.floor(F.col("delivered") / step) < F.floor(F.col("high") / step)).withColumn("seqno", F.col("delivered") + 1)
-    waits = trace.of("BLOCK", "UNBLOCK").groupBy("seed", "member", "seqno").agg(
-        F.sum(F.when(is_one_of("BLOCK"), 1).otherwise(-1)).alias("open"),
-        F.max("idx").alias("idx"),
-        F.max("t_ns").alias("t_ns"),
+    unseen = own.where(F.floor(F.col("delivered") / step) < F.floor(F.col("high") / step)).withColumn(
+        "seqno", F.col("delivered") + 1
+    )
+    waits = (
+        trace.of("BLOCK", "UNBLOCK")
+        .groupBy("seed", "member", "seqno")
+        .agg(
+            F.sum(F.when(is_one_of("BLOCK"), 1).otherwise(-1)).alias("open"),
+            F.max("idx").alias("idx"),
+            F.max("t_ns").alias("t_ns"),
+        )
     )
     waits = waits.where("open > 0").join(rest, ["seed", "member"])
     return together(
@@ -98,7 +124,9 @@ def stability(trace: Trace) -> DataFrame:
 
 def _at_rest(trace: Trace, *events: str) -> DataFrame:
     """Return rows that come after the REST row of their life."""
-    rest = F.broadcast(at_end(trace).select("seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns")))
+    rest = F.broadcast(
+        at_end(trace).select("seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns"))
+    )
     return trace.of(*events).join(rest, ["seed", "member"]).where(F.col("idx") > F.col("rest_idx"))
 
 
@@ -111,14 +139,17 @@ def quiet(trace: Trace) -> DataFrame:
 def silence(trace: Trace) -> DataFrame:
     """S16: a group at rest says nothing but for answers to what still arrives, and signs of life as often as is due.
 
-    An answer is what a life says within two ack delays of an arrival anywhere in its group. Signs of life are counted by
-    datagrams: so many as members, heartbeats and beacons allow, and one for each arrival.
+    An answer is what a life says within two ack delays of an arrival anywhere in its group.
     """
-    delays = trace.lives.where("own").select("seed", F.col("life").alias("member"), knob("ack_delay_ns").alias("ack_delay_ns"))
+    delays = trace.lives.where("own").select(
+        "seed", F.col("life").alias("member"), knob("ack_delay_ns").alias("ack_delay_ns")
+    )
     rows = _at_rest(trace, *TALK, *ARRIVALS).join(F.broadcast(delays), ["seed", "member"])
     heard = F.max(F.when(is_one_of(*ARRIVALS), F.col("t_ns"))).over(
         Window.partitionBy("seed").orderBy("t_ns").rangeBetween(Window.unboundedPreceding, 0)
     )
     rows = rows.withColumn("heard_ns", F.greatest(heard, "rest_ns"))
     talk = rows.where(is_one_of(*TALK) & (F.col("t_ns") > F.col("heard_ns") + 2 * F.col("ack_delay_ns")))
-    return violations("S16", talk, says("speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")))
+    return violations(
+        "S16", talk, says("speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns"))
+    )

@@ -46,9 +46,19 @@ def says(text: str, *columns: str | Column) -> Column:
 
 def span() -> Column:
     """Return the range of messages that a row is about, for a message."""
-    return F.when(
-        F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
-    ).otherwise(F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string")))
+    return F.when(F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")).otherwise(
+        F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string"))
+    )
+
+
+LONGEST = 1 << 16
+"""Of a range that is longer only the beginning is looked at message by message: a trace may hold any nonsense."""
+
+
+def numbers(step: int = 1) -> Column:
+    """Return the messages that a row is about as an array; with ``step`` the blocks of so many that they lie in."""
+    last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + LONGEST))
+    return F.sequence("seqno", last) if step == 1 else F.sequence(F.floor(F.col("seqno") / step), F.floor(last / step))
 
 
 def count() -> Column:

@@ -1,0 +1,183 @@
+"""``gapless verify``: the invariants, checked on a recorded trace with Spark."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from gapless.cli.output import console, json_option, make_table, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark_gapless.verify import Verdict
+
+PATIENCE_S = 2.0
+"""Whoever waits longer than this is told what for."""
+SMALL_BYTES = 50_000_000
+"""A trace on this machine that is smaller is verified by a JVM that starts quickly, rather than one that gets fast."""
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHOWN = 8
+"""So many violations are shown on a terminal with the rows around them."""
+COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
+
+
+@click.command()
+@click.argument("path")
+@click.option("--only", default="", metavar="IDS", help="Run only these checks, such as S1,S3.")
+@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
+@json_option
+def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
+    """Check every invariant that a trace can show on the trace in the folder PATH, with Spark.
+
+    A trace is recorded with --trace by the commands that join a group, by gapless sim, or by gapless.join(trace=…).
+    Several traces under one folder are one. What a process that was killed has left is put in order first. Exits with 1
+    if an invariant is violated; docs/verify.md says what each check sees, and what it cannot see.
+    """
+    from pyspark_gapless.installed import look
+
+    look()
+    from pyspark_gapless.session import session
+    from pyspark_gapless.trace import Trace
+    from pyspark_gapless.verify.verify import known, verify as run
+
+    ids = known(only.split(",")) if only else []
+    Trace.seal(path)
+    with _told(quiet=as_json) as tell:
+        tell("start Spark", 0)
+        spark = session("gapless verify", master=master, settings=_settings(path, master))
+        try:
+            tell("read", 0)
+            verdict = run(Trace.read(spark, path), only=ids, progress=tell)
+        finally:
+            spark.stop()
+    if as_json:
+        print_json(verdict.as_dict())
+    else:
+        show(verdict)
+    return 0 if verdict.ok else 1
+
+
+def _settings(path: str, master: str | None) -> dict[str, str]:
+    """Return how a Spark of this process alone is set up for a trace of this size."""
+    if not (master or "local").startswith("local") or "://" in path:
+        return {}
+    size_bytes = sum(file.stat().st_size for file in Path(path).rglob("*.parquet"))
+    if size_bytes < SMALL_BYTES:
+        return {"spark.driver.extraJavaOptions": QUICK}
+    return {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": str(max(8, size_bytes // 20_000_000))}
+
+
+@contextmanager
+def _told(*, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+    """Say on standard error which check runs and how fast the one before was: a bar on a terminal, else lines."""
+    if quiet:
+        yield lambda _check, _rows: None
+        return
+    # A copy of the descriptor: while Spark starts, the other one leads to its log.
+    with os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace") as file:
+        screen = Console(file=file)
+        if not screen.is_terminal:
+            yield Pace(lambda text, _: screen.print(text, highlight=False))
+            return
+        columns = (
+            SpinnerColumn(),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
+        with Progress(*columns, console=screen, transient=True) as progress:
+            task = progress.add_task("", total=None)
+
+            def update(text: str, done: int) -> None:
+                progress.update(task, description=text, completed=done, total=_steps())
+
+            yield Pace(update, patience_s=0.0)
+
+
+def _steps() -> int:
+    from pyspark_gapless.verify import CHECKS
+
+    return len(CHECKS) + 3
+
+
+class Pace:
+    """Turns what runs now into a line, with how many rows a second the one before has looked at."""
+
+    def __init__(self, write: Callable[[str, int], None], patience_s: float = PATIENCE_S) -> None:
+        self._write = write
+        self._patience_s = patience_s
+        self._begin_s = self._before_s = time.monotonic()
+        self._before: tuple[str, int] = ("", 0)
+        self._done = 0
+
+    def __call__(self, check: str, rows: int) -> None:
+        """Take note that ``check`` begins, which looks at ``rows`` rows."""
+        now_s = time.monotonic()
+        name, count = self._before
+        took_s = max(now_s - self._before_s, 1e-3)
+        rate = f"  ({name}: {count / took_s:,.0f} rows/s)" if count else ""
+        self._before, self._before_s = (check, rows), now_s
+        self._done += 1
+        if now_s - self._begin_s >= self._patience_s:
+            of = f": {rows:,} rows" if rows else ""
+            self._write(f"{now_s - self._begin_s:5.1f} s  {check}{of}{rate}", self._done)
+
+
+def show(verdict: Verdict) -> None:
+    """Print the verdict for a person."""
+    out = console()
+    rows = [
+        (one.id, one.name, one.rows, one.violations, f"[{COLORS[one.state]}]{one.state}[/]", one.why)
+        for one in verdict.checks
+    ]
+    of = f"{verdict.seeds:,} simulated groups" if verdict.simulated else "a real run"
+    title = f"{verdict.events:,} events of {verdict.lives:,} lives, {of}"
+    out.print(make_table(title, ("id", "invariant", "rows", "violations", "state", "note"), rows))
+    for life in verdict.incomplete:
+        out.print(f"[yellow]{life['life']}: {life['missing_rows']:,} rows of this life are missing[/]")
+    for violation in verdict.violations[:SHOWN]:
+        _show_violation(out, violation)
+    if len(verdict.violations) > SHOWN:
+        out.print(f"… and {len(verdict.violations) - SHOWN} more; --json has them")
+    what = "no violation" if verdict.ok else f"{verdict.count:,} violations"
+    out.print(f"[bold {'green' if verdict.ok else 'red'}]{what}[/] in {verdict.seconds:.1f} s")
+
+
+def _show_violation(out: Console, violation: dict[str, Any]) -> None:
+    """Print one violation with the rows around it."""
+    where = f"seed {violation['seed']}, " if violation["seed"] else ""
+    of = f" (messages of {violation['origin']})" if violation["origin"] else ""
+    out.print(f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: {violation['message']}")
+    if not violation["rows"]:
+        return
+    begin_ns = violation["rows"][0]["t_ns"]
+    rows = [
+        (
+            "▶" if row["here"] else "",
+            f"{(row['t_ns'] - begin_ns) / 1e6:.3f}",
+            row["member"],
+            row["event"],
+            row["origin"],
+            _span(row),
+            row["peer"],
+            f"{row['low']} {row['delivered']} {row['high']}" if row["high"] else "",
+            row["reason"],
+        )
+        for row in violation["rows"]
+    ]
+    columns = ("", "ms", "life", "event", "origin", "messages", "peer", "marks", "reason")
+    out.print(make_table("", columns, rows))
+
+
+def _span(row: dict[str, Any]) -> str:
+    first, last = row["seqno"], row["seqno_last"]
+    return "" if not last and not first else str(last or first) if first in {0, last} else f"{first}..{last}"

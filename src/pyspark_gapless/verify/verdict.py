@@ -1,0 +1,62 @@
+"""What came of verifying a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+HELD, VIOLATED, NOT_CHECKED = "held", "violated", "not checked"
+
+
+class Finding(NamedTuple):
+    """What came of one check: how many rows it looked at, how often its promise is broken, why it was not checked."""
+
+    id: str
+    name: str
+    state: str
+    rows: int
+    violations: int
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of all checks. ``violations`` are the first few, each with the rows around it."""
+
+    events: int
+    lives: int
+    seeds: int
+    span_ns: int
+    mode: str
+    simulated: bool
+    seconds: float = 0.0
+    checks: list[Finding] = field(default_factory=list)
+    incomplete: list[dict[str, Any]] = field(default_factory=list)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    failing: dict[int, list[str]] = field(default_factory=dict)
+    """The seeds that break promises, each with the ids of these, as far as violations were looked at."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no promise is broken. A life that has lost rows breaks none, but less can be said of it."""
+        return not self.count
+
+    @property
+    def count(self) -> int:
+        """How many violations there are."""
+        return sum(finding.violations for finding in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict and the violations as values of JSON."""
+        verdict = {
+            "ok": self.ok,
+            "violations": self.count,
+            "events": self.events,
+            "lives": self.lives,
+            "seeds": self.seeds,
+            "span_ns": self.span_ns,
+            "seconds": round(self.seconds, 3),
+            "checks": [finding._asdict() for finding in self.checks],
+            "incomplete": self.incomplete,
+        }
+        return {"mode": self.mode, "simulated": self.simulated, "verdict": verdict, "violations": self.violations}

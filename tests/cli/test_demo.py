@@ -1,0 +1,75 @@
+"""``gapless demo`` without Spark: real processes, a kill, and what people are shown; tests/spark has the whole."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gapless.cli.app import run
+from gapless.cli.demo import show, view
+from gapless.trace import read
+from pyspark_gapless.demo.plan import MARKER, Plan
+from pyspark_gapless.demo.result import Result
+from pyspark_gapless.demo.run import Stand
+
+
+def test_the_group_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    assert run(["demo", "--no-spark", "--json", "--messages", "300", "--seed", "3", "--output", str(output)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["sent"], result["kills"], result["members"]) == (900, 1, 4)
+    assert (result["lost"], result["duplicates"], result["out_of_order"], result["violations"]) == (0, 0, 0, 0)
+    assert result["rows"] is None
+    assert result["sound"]
+    assert result["delivered"] >= 900 * 2, "at the collector and at the other producers that lived"
+    lives = {row.member for row in read(output / "trace") if row.event == "BEGIN"}
+    rested = {row.member for row in read(output / "trace") if row.event == "REST"}
+    assert (len(lives), len(rested)) == (5, 4), "one life was killed"
+
+
+def test_only_the_folder_of_a_demo_is_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    assert run(["demo", "--no-spark", "--output", str(tmp_path)]) == 2
+    assert "was not made by a demo" in capsys.readouterr().err
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    (tmp_path / MARKER).write_text("{}")
+    Plan(output=tmp_path).prepare()
+    assert [path.name for path in tmp_path.iterdir()] == [MARKER]
+
+
+def text_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
+    show(result)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def result(**more: object) -> Result:
+    told: dict[str, object] = dict.fromkeys(Result.__dataclass_fields__, 0)
+    told |= {"problems": [], "seconds": {"send": 9.0}, "tables": {}, "trace": "t", "report": "r.html", **more}
+    return Result(**told)  # type: ignore[arg-type]
+
+
+def test_what_people_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = text_of(result(sent=30_000, rows=30_000, kills=1, loss_percent=5.0), capsys)
+    assert "5 % of the datagrams lost, one killed and back" in text
+    assert "every message once" in text
+    assert "report: r.html" in text
+
+
+@pytest.mark.parametrize("wrong", ["lost", "duplicates", "out_of_order", "violations"])
+def test_what_is_wrong_is_not_called_sound(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = result(**{wrong: 1})
+    assert not found.is_sound
+    assert "NOT as it should be" in text_of(found, capsys)
+
+
+def test_progress() -> None:
+    stand = Stand({"start": 2.0, "send": 0.0, "tables": None}, now="send", acknowledged=10, expected=40, rows=7)
+    screen = Console(file=StringIO(), width=100)
+    screen.print(view(stand))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "✓" in text
+    assert "10 of 40 acknowledged, 7 rows in bronze" in text
