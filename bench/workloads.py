@@ -35,6 +35,8 @@ AFTER_S = 1.5
 """So long is looked on afterwards."""
 FILL_S = 2.0
 """So long it takes until every buffer on the way to a slow receiver is full."""
+SLOW_S = 2.0
+"""So long is measured then; some work in bursts."""
 LOAD_S = 1.0
 """So long members work before their memory is measured again."""
 SLOW_PER_S = 5_000.0
@@ -269,7 +271,7 @@ def flow(group: Group, size_bytes: int, seconds: float) -> Round:
 
 
 def faults(checks: Sequence[dict[str, Any]]) -> Round:
-    """Return what went wrong in a round, and what was repaired since the members came."""
+    """Return what went wrong in a round, and what was repaired."""
     found: Round = {key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")}
     for key in ("repairs", "frames"):
         values = [check["extra"][key] for check in checks if key in check["extra"]]
@@ -355,7 +357,7 @@ def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -
         group.tell("go")
         time.sleep(FILL_S)
         first = group.mark().answers
-        time.sleep(course.seconds)
+        time.sleep(SLOW_S)
         second = group.mark().answers
         checks = group.end_round()
     speeds = [

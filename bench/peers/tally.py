@@ -8,6 +8,8 @@ round 0.
 from __future__ import annotations
 
 import time
+from functools import cache
+from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -25,8 +27,14 @@ _NUMBER = Struct("<I")
 
 def numbered(start: int, count: int, size_bytes: int, sender: int, turn: int) -> list[bytes]:
     """Return ``count`` messages of this size, with numbers from ``start`` on."""
-    pack, rest = _NUMBER.pack, _HEAD.pack(0, sender, turn)[4:] + bytes(size_bytes - HEAD_BYTES)
+    pack, rest = _NUMBER.pack, _HEAD.pack(0, sender, turn)[4:] + filling(size_bytes - HEAD_BYTES)
     return [pack(number) + rest for number in range(start, start + count)]
+
+
+@cache
+def filling(size_bytes: int) -> bytes:
+    """Return what messages are filled with: noise, so that no library is helped or hurt by what is in them."""
+    return Random(1).randbytes(size_bytes)
 
 
 def greeting(sender: int) -> bytes:

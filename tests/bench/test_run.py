@@ -20,7 +20,7 @@ from bench.groups import Group, Shape
 from bench.network import Network, UnavailableError
 from bench.workloads import Case, Course, Outcome
 
-BRIEF = {"LEAD_S": 0.3, "STOP_S": 0.3, "AFTER_S": 0.4, "FILL_S": 0.2, "LOAD_S": 0.1, "SETTLE_S": 0.05}
+BRIEF = {"LEAD_S": 0.3, "STOP_S": 0.3, "AFTER_S": 0.4, "FILL_S": 0.2, "SLOW_S": 0.3, "LOAD_S": 0.1, "SETTLE_S": 0.05}
 
 
 def course(**options: Any) -> Course:

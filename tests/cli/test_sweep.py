@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -63,6 +65,35 @@ def test_a_bad_grid_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert err.count("\n") == 1
     assert "grid.toml: [grid] unknown knob 'capactiy': did you mean 'capacity'" in err
     assert not (tmp_path / "out").exists()
+
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Blind(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in {hidden!r} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Blind
+from gapless.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("package", "options"), [("pyspark", []), ("pyarrow", ["--no-spark"])])
+def test_without_spark_it_says_what_to_install(package: str, options: list[str], tmp_path: Path) -> None:
+    command_line = [sys.executable, "-c", WITHOUT.format(hidden=(package,)), "sweep", "--preset", "hunt", *options]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command_line, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not installed" in done.stderr
+    assert done.stderr.endswith(": pip install 'gapless[spark]'\n")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_grid_of_a_preset_can_be_kept_and_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

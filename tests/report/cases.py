@@ -10,6 +10,23 @@ from tests.report.simulated import CHECKED
 
 BEGIN_NS = 1_794_800_000_000_000_000
 """A time of day, as in traces of real processes."""
+SUMMARY = {
+    "sent": 3_200_000,
+    "delivered": 99_200_000,
+    "expected": 99_200_000,
+    "lost": 0,
+    "duplicates": 0,
+    "out_of_order": 0,
+    "naks": 40_000,
+    "repairs": 39_000,
+    "repaired": 71_000,
+    "frames_lost": 512_345,
+    "latency_p50_ns": 840_000,
+    "latency_p99_ns": 31_000_000,
+    "latency_max_ns": 2_400_000_000,
+    "messages_per_s": 1_653_333.3,
+    "bytes_per_s": 211_626_666.6,
+}
 HOSTILE = (
     "<script>window.hacked=1</script>",
     '"><img src=x onerror=window.hacked=1>',
@@ -60,19 +77,7 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
     """Return made-up figures of many members that all send: as large as figures get."""
     rng = Random(7)
     known = [*names, *(f"producer-{at:02d}.eu-central-1.example.com:7{at:03d}" for at in range(members))][:members]
-    lives: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "member": f"node {at}",
-            "began_ns": BEGIN_NS + at * 30 * NS_PER_MS,
-            "ended_ns": BEGIN_NS + 60 * NS_PER_S,
-            "end": ("rest", "left", "killed", "expelled", "something new")[at % 5],
-            "offset_ns": rng.randrange(-5_000_000, 5_000_000),
-            "uncertainty_ns": rng.randrange(10_000, 400_000),
-            "events": rng.randrange(10**7),
-        }
-        for at, name in enumerate(known)
-    ]
+    lives = [_life(rng, at, name) for at, name in enumerate(known)]
     streams = [(member, origin) for member in known for origin in known]
     return {
         "kind": "run",
@@ -82,23 +87,7 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
         "mode": "full",
         "simulated": False,
         "verdict": _verdict(known, violations),
-        "summary": {
-            "sent": 3_200_000,
-            "delivered": 99_200_000,
-            "expected": 99_200_000,
-            "lost": 0,
-            "duplicates": 0,
-            "out_of_order": 0,
-            "naks": 40_000,
-            "repairs": 39_000,
-            "repaired": 71_000,
-            "frames_lost": 512_345,
-            "latency_p50_ns": 840_000,
-            "latency_p99_ns": 31_000_000,
-            "latency_max_ns": 2_400_000_000,
-            "messages_per_s": 1_653_333.3,
-            "bytes_per_s": 211_626_666.6,
-        },
+        "summary": dict(SUMMARY),
         "lives": lives,
         "views": [
             {
@@ -138,6 +127,19 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
             "complete": True,
             "tables": [{"table": known[0], "rows": 3_200_000, "batches": 12, "size_bytes": 123_456_789}],
         },
+    }
+
+
+def _life(rng: Random, at: int, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "member": f"node {at}" if at % 4 == 3 else name,
+        "began_ns": BEGIN_NS + at * 30 * NS_PER_MS,
+        "ended_ns": BEGIN_NS + 60 * NS_PER_S,
+        "end": ("rest", "left", "killed", "expelled", "something new")[at % 5],
+        "offset_ns": rng.randrange(-5_000_000, 5_000_000),
+        "uncertainty_ns": rng.randrange(10_000, 400_000),
+        "events": rng.randrange(10**7),
     }
 
 
@@ -283,6 +285,7 @@ def _violation(rng: Random, known: list[str], nth: int) -> dict[str, Any]:
             "to": rng.choice(known),
             "sent_ns": t_ns + at * 100_000,
             "got_ns": None if at % 3 == 0 else t_ns + at * 100_000 + 350_000,
+            "lost": at % 6 == 0,
             "what": f"DATA {known[0]}{at}",
         }
         for at in range(-8, 8)

@@ -83,7 +83,9 @@ class Story:
 def story_figures(members: int = 4, messages: int = 600, loss: float = 0.05) -> dict[str, Any]:
     """Return the figures of a run in which all went well."""
     story = Story(members, messages, loss)
-    return figures_of(story.rows(), reach=story.config.capacity, title="orders: 4 members, 5 % loss, one killed")
+    return figures_of(
+        story.rows(), reach=story.config.capacity, title="orders: 4 members, 5 % loss, one killed and back"
+    )
 
 
 def broken_figures(bug: str = "take over a gap", seed: int = 2) -> dict[str, Any]:
@@ -508,7 +510,8 @@ def _frames(rows: list[Row], lo_ns: int, hi_ns: int, lives: set[str]) -> list[di
         arrivals = came[row.member, row.peer]
         at = bisect_left(arrivals, row.t_ns)
         got_ns = None if row.frame_id in lost or at == len(arrivals) else arrivals[at]
-        frames.append({"from": row.member, "to": row.peer, "sent_ns": row.t_ns, "got_ns": got_ns, "what": what})
+        lost_too = {"got_ns": got_ns, "lost": row.frame_id in lost}
+        frames.append({"from": row.member, "to": row.peer, "sent_ns": row.t_ns, **lost_too, "what": what})
     return frames[:24]
 
 

@@ -151,6 +151,8 @@ def test_results_of_other_code_or_another_version_do_not_count(tmp_path: Path) -
     other = Wanted(wanted.cells, wanted.seeds, "other code")
     assert results.there(wanted).all()
     assert not results.there(other).any()
+    assert results.there(other, of_other_code=True).all()
+    assert not results.there(wanted, of_other_code=True).any()
     wanted.version = "0.0.9"
     assert not results.there(wanted).any()
 
@@ -170,6 +172,13 @@ def test_a_chunk_that_fails_ends_the_sweep_and_what_was_done_stays(tmp_path: Pat
     with pytest.raises(SweepError, match="pulled the plug"), results.opened():
         sweep(wanted, Here(fail_at=3), results)
     assert results.there(wanted).sum() == 3, "the first chunks are of one run each"
+
+
+def test_more_runs_than_can_be_kept_account_of_are_refused(tmp_path: Path) -> None:
+    plan = Plan(small(1).cells, range(10**8), tmp_path / "out", None, 1)
+    with pytest.raises(ConfigError, match="6 cells with 100,000,000 seeds are 600,000,000 runs"):
+        run(plan, lambda _: None, threading.Event())
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_who_is_stopped_keeps_what_is_under_way(tmp_path: Path) -> None:

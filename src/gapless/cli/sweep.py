@@ -172,6 +172,7 @@ def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
         "spark": plan.workers is None,
         "slots": done.slots,
         "done_before": progress.before,
+        "done_by_other_code": done.others,
         "done_now": progress.done - progress.before,
         "wall_seconds": round(wall_s, 3),
         "runs_per_second": round(progress.per_s, 2) if progress.done > progress.before else None,
@@ -196,6 +197,9 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     before = f", {progress.before:,} were there" if progress.before else ""
     speed = f" at {progress.per_s:.1f}/s" if now else ""
     screen.print(f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}", soft_wrap=True)
+    if done.others:
+        told = f"{done.others:,} of the runs were there from other code, which says nothing about this one"
+        screen.print(told, style="yellow")
     if summary.missing:
         screen.print(f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow")
     verdict = f"{summary.violations:,} violations in {summary.runs:,} runs"

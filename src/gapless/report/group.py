@@ -116,6 +116,7 @@ def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
         (
             called(life["name"], 60),
             called(life["member"], 60),
+            called(life.get("in_trace", life["name"]), 60),
             across.form(life["began_ns"]),
             across.form(life["ended_ns"]),
             _ENDS.get(life["end"], _ENDS["unknown"])[2],
@@ -129,8 +130,8 @@ def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
         if any(life["uncertainty_ns"] for life in lives)
         else ""
     )
-    columns = ("life", "member", "began", "ended", "how it ended", "clock offset", "events")
-    return Table(columns, rows, note, frozenset({2, 3, 5, 6}))
+    columns = ("life", "member", "in the trace", "began", "ended", "how it ended", "clock offset", "events")
+    return Table(columns, rows, note, frozenset({3, 4, 6, 7}))
 
 
 def _offset(life: dict[str, Any]) -> str:

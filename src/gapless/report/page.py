@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.report import group, latency, load, palette, pipeline, repairs, sequence, verdict, windows
 from gapless.report.markup import Html, called, tag
+from gapless.report.names import named
 from gapless.report.plot import shapes
 from gapless.report.shape import shaped
 
@@ -44,6 +45,7 @@ def render(figures: object) -> str:
         parts = sweep.sections(whole)
         what = "sweep"
     else:
+        whole = named(whole)
         judgement, card = verdict.run_card(whole)
         parts = _run_sections(whole)
         what = "run"

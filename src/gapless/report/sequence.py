@@ -20,6 +20,7 @@ OPEN = 3
 DRAWN = 20
 """Violations with a picture; of the others the page has what was wrong, where and when."""
 _NOT_DRAWN = f"Only the first {DRAWN} violations are drawn; gapless verify shows the rows around each."
+_NEVER, _UNKNOWN = "it is lost", "its arrival is not among these rows"
 _LEFT, _HEAD, _ROW, _RIGHT = 70, 40, 26, 30
 _LANES = {1: 240, 2: 228, 3: 210}
 _MANY_LANES = 180
@@ -78,6 +79,13 @@ class _Event(NamedTuple):
     text: str
     here: bool
     frame: int
+    until_ns: float = 0
+    times: int = 1
+
+    @property
+    def label(self) -> str:
+        """What is written beside the line."""
+        return self.text if self.times == 1 else f"{self.text} \N{MULTIPLICATION SIGN}{self.times}"
 
 
 def _events(one: dict[str, Any]) -> list[_Event]:
@@ -88,6 +96,18 @@ def _events(one: dict[str, Any]) -> list[_Event]:
         if frame["got_ns"] is not None:
             events.append(_Event(frame["got_ns"], 0, frame["to"], "", False, nth))
     return sorted(events, key=lambda event: event[:2])
+
+
+def _folded(events: list[_Event]) -> list[_Event]:
+    """Return events with those that repeat the one before them folded into it."""
+    found: list[_Event] = []
+    for event in events:
+        same = found and event.frame < 0 and not event.here and not found[-1].here
+        if same and (event.life, event.text, event.frame) == (found[-1].life, found[-1].text, found[-1].frame):
+            found[-1] = found[-1]._replace(until_ns=event.t_ns, times=found[-1].times + 1)
+        else:
+            found.append(event)
+    return found
 
 
 def _is_drawn(one: dict[str, Any], event: _Event, lanes: list[str]) -> bool:
@@ -124,7 +144,8 @@ def _lanes(one: dict[str, Any]) -> list[str]:
 
 def _picture(nth: int, one: dict[str, Any]) -> Html:
     lanes, everything = _lanes(one), _events(one)
-    events = [event for event in everything if _is_drawn(one, event, lanes)]
+    drawn = [event for event in everything if _is_drawn(one, event, lanes)]
+    events = _folded(drawn)
     title = f"Around violation {nth + 1}: {one['check']} at {one['member'] or 'the group'}"
     if not lanes or not events:
         return tag("p", "No row around it is known.", class_="note")
@@ -156,7 +177,7 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
     summary = f"Table: {title}"
     return tag(
         "figure",
-        tag("figcaption", tag("h3", title), tag("p", _how_to_read(one, len(everything) - len(events)), class_="note")),
+        tag("figcaption", tag("h3", title), tag("p", _how_to_read(one, len(everything) - len(drawn)), class_="note")),
         scroll,
         tag("p", class_="say", id=f"{ident}-say", aria_live="polite"),
         tag("details", tag("summary", summary), table(_behind(one, since), summary), class_="behind"),
@@ -168,7 +189,7 @@ def _picture(nth: int, one: dict[str, Any]) -> Html:
 def _how_to_read(one: dict[str, Any], left_out: int) -> Html:
     parts: list[object] = ["Time runs down, and is told from the violation; "]
     if one["frames"]:
-        parts.append("an arrow is a frame, with a cross where it was lost; ")
+        parts.append("an arrow is a frame: a cross if it was lost, a ring if its arrival is not among these rows; ")
     parts.append("the row that broke the promise is framed. STATE shows low / delivered / high.")
     if left_out:
         parts.append(f" The table has {words.plural(left_out, 'event')} more, of other lives.")
@@ -201,11 +222,13 @@ def _rows(events: list[_Event], xs: dict[str, float], since: _Since) -> list[Htm
             continue
         x, here = xs[event.life], event.here
         say = f"{since.form(event.t_ns)}, {event.life}: {event.text}" + (", here the promise is broken" if here else "")
-        width = round(_PER_LETTER * len(event.text) + 14)
+        if event.times > 1:
+            say += f", {event.times} times until {since.form(event.until_ns)}"
+        width = round(_PER_LETTER * len(event.label) + 14)
         left = x - 6 - width if event.life == last else x + 6
         box = tag("rect", class_="here" if here else "said", x=left, y=y - 10, width=width, height=20, rx=4)
         dot = tag("use", class_=f"mark c{2 if here else 1}", href=f"#m-{'diamond' if here else 'dot'}", x=x, y=y)
-        label = tag("text", event.text, class_="event", x=left + 7, y=y + 4)
+        label = tag("text", event.label, class_="event", x=left + 7, y=y + 4)
         parts.append(tag("g", box, dot, label, data_say=say))
     return parts
 
@@ -217,20 +240,19 @@ def _arrows(one: dict[str, Any], events: list[_Event], xs: dict[str, float], sin
     for nth, frame in enumerate(one["frames"]):
         if nth not in starts:
             continue
-        lost = nth not in ends
+        came = nth in ends
         x1, x2, y1 = xs[frame["from"]], xs[frame["to"]], _middle(starts[nth])
-        when = "never arrives" if lost else f"arrives at {since.form(frame['got_ns'])}"
+        when = f"arrives at {since.form(frame['got_ns'])}" if came else _NEVER if frame["lost"] else _UNKNOWN
         say = f"{since.form(frame['sent_ns'])}, frame from {frame['from']} to {frame['to']}: {frame['what']}, {when}"
         way = 1 if x2 >= x1 else -1
-        if lost:
-            x2, y2 = x1 + (x2 - x1) * 0.6, y1 + _ROW / 2
-            tip = tag("use", class_="mark c8", href="#m-cross", x=x2, y=y2)
-        else:
-            y2 = _middle(ends[nth])
+        if came:
+            y2, end, style = _middle(ends[nth]), x2 - 6 * way, "arrow"
             tip = tag("path", class_="tip", d=f"M{x2:g} {y2:g}l{-9 * way} -4v8Z")
-        line = tag(
-            "line", class_="arrow lost" if lost else "arrow", x1=x1, y1=y1, x2=x2 - (0 if lost else 6 * way), y2=y2
-        )
+        else:
+            y2, end = y1 + _ROW / 2, x1 + (x2 - x1) * 0.6
+            style, mark = ("arrow lost", "mark c8") if frame["lost"] else ("arrow unknown", "mark c7")
+            tip = tag("use", class_=mark, href="#m-cross" if frame["lost"] else "#m-ring", x=end, y=y2)
+        line = tag("line", class_=style, x1=x1, y1=y1, x2=end, y2=y2)
         style = "frame-name" + (" back" if way < 0 else "")
         name = tag("text", shorten(frame["what"], 18), class_=style, x=x1 + 12 * way, y=round(y1 - 4, 1))
         parts.append(tag("g", line, tip, name, data_say=say))
@@ -251,7 +273,8 @@ def _behind(one: dict[str, Any], since: _Since) -> Table:
         for row in one["rows"]
     ]
     for frame in one["frames"]:
-        got = "lost" if frame["got_ns"] is None else f"came at {since.form(frame['got_ns'])}"
+        never = _NEVER if frame["lost"] else _UNKNOWN
+        got = never if frame["got_ns"] is None else f"came at {since.form(frame['got_ns'])}"
         rows.append((frame["sent_ns"], called(frame["from"]), "frame", "", frame["what"], called(frame["to"]), got))
     rows.sort(key=lambda row: row[0])
     shown = [(since.form(row[0]), *row[1:]) for row in rows]

@@ -61,7 +61,7 @@ _ROW = {
     "high": NUMBER,
     "here": FLAG,
 }
-_FRAME = {"from": TEXT, "to": TEXT, "sent_ns": NUMBER, "got_ns": MAYBE, "what": TEXT}
+_FRAME = {"from": TEXT, "to": TEXT, "sent_ns": NUMBER, "got_ns": MAYBE, "lost": FLAG, "what": TEXT}
 VIOLATION = {
     "check": TEXT,
     "seed": NUMBER,

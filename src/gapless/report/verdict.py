@@ -71,13 +71,13 @@ def _scope(figures: dict[str, Any], made: int) -> str:
     source = "a simulated group" if figures["simulated"] else "real processes"
     seeds = f" in {words.count(verdict['seeds'])} seeds" if verdict["seeds"] > 1 else ""
     span = f" over {words.duration(verdict['span_ns'])}" if verdict["span_ns"] else ""
-    took = f", in {words.duration(verdict['seconds'] * 1e9)}" if verdict["seconds"] else ""
+    took = f" Checking took {words.duration(verdict['seconds'] * 1e9)}." if verdict["seconds"] else ""
     sampled = (
         " The trace is a sample, so checks that need every row were not made." if figures["mode"] == "sampled" else ""
     )
     return (
         f"{words.plural(made, 'check')} looked at {words.plural(verdict['events'], 'event')} that "
-        f"{words.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}{took}.{sampled}"
+        f"{words.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}.{took}{sampled}"
     )
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -170,4 +170,6 @@ def on_spark(master: str | None, log_path: Path) -> Iterator[Engine]:
             yield engine
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            engine.cancel()
+            # A Spark that has died needs no cancelling, and why it was left is told by somebody else.
+            with suppress(Exception):
+                engine.cancel()

@@ -60,7 +60,7 @@ class Wanted:
         """Return the cell of that key."""
         return self.cells[self._index[key]]
 
-    def numbers(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    def numbers(self, batch: pa.RecordBatch, *, of_other_code: bool = False) -> NDArray[np.int64]:
         """Return the number of each row; -1 for those that nobody asks for."""
         import numpy as np
         import pyarrow as pa
@@ -70,7 +70,8 @@ class Wanted:
         at = pc.fill_null(pc.index_in(batch["key"], keys), -1).to_numpy(zero_copy_only=False).astype(np.int64)
         seeds = batch["seed"].to_numpy(zero_copy_only=False).astype(np.int64) - self.seeds.start
         same = pc.and_(pc.equal(batch["version"], self.version), pc.equal(batch["code"], self.code))
-        fits = (at >= 0) & (seeds >= 0) & (seeds < len(self.seeds)) & same.to_numpy(zero_copy_only=False)
+        fits = (at >= 0) & (seeds >= 0) & (seeds < len(self.seeds))
+        fits &= same.to_numpy(zero_copy_only=False) != of_other_code
         return np.where(fits, seeds * len(self.cells) + at, -1)
 
 
@@ -123,13 +124,13 @@ class Results:
         self._pending = []
         return int(table.num_rows)
 
-    def there(self, wanted: Wanted) -> Flags:
-        """Return which of the wanted runs are there, by their numbers."""
+    def there(self, wanted: Wanted, *, of_other_code: bool = False) -> Flags:
+        """Return which of the wanted runs are there, by their numbers; or those that other code has done."""
         import numpy as np
 
         found = np.zeros(len(wanted), bool)
         for batch in self._batches(list(KEY)):
-            numbers = wanted.numbers(batch)
+            numbers = wanted.numbers(batch, of_other_code=of_other_code)
             found[numbers[numbers >= 0]] = True
         return found
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gapless.errors import ConfigError
 from pyspark_gapless.installed import GET_SPARK, SparkMissingError, look
 from pyspark_gapless.settings import read_master
 from pyspark_gapless.sweep.cells import Cell, code_digest
@@ -43,6 +44,8 @@ LEAST_WRITE_S: Final = 2.0
 """Least and most time between two files of results."""
 MOST_WRITE_S: Final = 60.0
 WRITE_SHARE: Final = 0.02
+MOST_RUNS: Final = 200_000_000
+"""More runs are not kept account of at a time."""
 _LOOK_S: Final = 0.5
 
 
@@ -79,11 +82,12 @@ class Plan(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was done, and what is there now."""
+    """What was done, and what is there now; ``others`` of the runs were there from other code, and were done again."""
 
     progress: Progress
     summary: Summary
     slots: int
+    others: int
 
 
 def run(plan: Plan, tell: Callable[[Progress], None], stop: threading.Event) -> Done:
@@ -92,17 +96,23 @@ def run(plan: Plan, tell: Callable[[Progress], None], stop: threading.Event) -> 
     if plan.master is not None:
         read_master(plan.master)
     wanted, results = Wanted(plan.cells, plan.seeds, code_digest()), Results(plan.output)
-    slots = 0
+    if len(wanted) > MOST_RUNS:
+        raise ConfigError(
+            f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are {len(wanted):,} runs; the most at a time is "
+            f"{MOST_RUNS:,}: do them in parts, with --seeds and --first"
+        )
+    slots = others = 0
     with results.opened():
         progress = Progress(len(wanted), int(results.there(wanted).sum()))
         progress.done = progress.before
         tell(progress)
         if progress.done < progress.total:
+            others = int(results.there(wanted, of_other_code=True).sum())
             log_path = plan.output / "spark.log"
             with on_spark(plan.master, log_path) if plan.workers is None else processes(plan.workers) as engine:
                 slots = engine.slots
                 progress = sweep(wanted, engine, results, tell=tell, stop=stop)
-    return Done(progress, summarise(results, wanted), slots)
+    return Done(progress, summarise(results, wanted), slots, others)
 
 
 def _check_installed(*, spark: bool) -> None:
@@ -166,7 +176,8 @@ def sweep(
         if not under_way:
             break
         ended, under_way = wait(under_way, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-        for future in ended:
+        # What has come is kept, also if something else has failed.
+        for future in sorted(ended, key=lambda one: one.exception() is not None):
             _take_in(future, engine, results, progress, pace)
         if progress.elapsed_s - progress.written_s >= _write_every_s(progress.elapsed_s):
             progress.written_s = progress.elapsed_s if results.write() else progress.written_s
