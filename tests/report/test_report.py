@@ -231,6 +231,32 @@ def test_a_part_may_be_empty_or_have_empty_entries(part: str) -> None:
     render({**figures, part: None})
 
 
+def test_whatever_a_pipeline_has_is_shown_with_its_units() -> None:
+    pipeline = {
+        "rows": 1200,
+        "rows_per_s": 512.4,
+        "whole_s": 2.5,
+        "complete": True,
+        "table": {"path": "/x", "size_bytes": 2048},
+        "batches": [{"batch": 0, "took_ns": 1_500_000, "late": None}, {"batch": 1, "took_ns": 2_000_000, "why": "<b>"}],
+        "layers": {"raw": {"rows": 3}, "clean": {"rows": 2}},
+        "empty": [],
+    }
+    text = text_of(render({"kind": "run", "pipeline": pipeline}))
+    for told in (
+        "rows1,200",
+        "rows per second512",
+        "whole2.5 s",
+        "completeyes",
+        "size2 KiB",
+        "01.5 ms",
+        "clean2",
+        "&lt;b&gt;",
+    ):
+        assert told in text, told
+    assert "The pipeline" not in text_of(render({"kind": "run", "pipeline": {}}))
+
+
 # Markup, words and colours
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gapless.report import words
@@ -11,6 +12,14 @@ from gapless.report.verdict import tile
 
 MOST_ROWS = 100
 """Rows of one table."""
+Unit = Callable[[float], str]
+# The longest ending first: a rate ends in "_s" too.
+_UNITS: dict[str, Unit] = {
+    "_per_s": words.count,
+    "_bytes": words.size,
+    "_ns": words.duration,
+    "_s": lambda span_s: words.duration(span_s * 1e9),
+}
 
 
 def section(figures: object) -> Html | None:
@@ -48,28 +57,22 @@ def _part(name: str, value: Any) -> Html:
     return tag("div", tag("h3", title), table(content, title), class_="card plain")
 
 
+def _unit(name: object) -> tuple[str, Unit | None]:
+    """Return the ending of a name that tells its unit, and how such numbers are written."""
+    return next(((ending, unit) for ending, unit in _UNITS.items() if str(name).endswith(ending)), ("", None))
+
+
 def _title(name: object) -> str:
-    plain = str(name)
-    for ending in ("_ns", "_bytes"):
-        plain = plain.removesuffix(ending)
-    return (
-        plain.removesuffix("_s").replace("_", " ") + (" per second" if str(name).endswith("_per_s") else "")
-        if not str(name).endswith("_per_s")
-        else plain.removesuffix("_per_s").replace("_", " ") + " per second"
-    )
+    ending, _ = _unit(name)
+    rate = " per second" if ending == "_per_s" else ""
+    return str(name).removesuffix(ending).replace("_", " ") + rate
 
 
 def _shown(name: object, value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        if str(name).endswith("_ns"):
-            return words.duration(value)
-        if str(name).endswith("_bytes"):
-            return words.size(value)
-        if str(name).endswith("_s") and not str(name).endswith("_per_s"):
-            return words.duration(value * 1e9)
-        return words.count(value)
+        return (_unit(name)[1] or words.count)(value)
     if value is None:
         return words.NONE
     if isinstance(value, (dict, list)):
