@@ -35,7 +35,7 @@ class Sealed(NamedTuple):
 
 def can_seal() -> bool:
     """Whether Parquet can be written here."""
-    return importlib.util.find_spec("pyarrow") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("pyarrow", "numpy"))
 
 
 def seal(folder: Path | str) -> Sealed:

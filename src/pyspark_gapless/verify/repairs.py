@@ -87,10 +87,13 @@ def _held(trace: Trace) -> DataFrame:
 def cost(trace: Trace) -> DataFrame:
     """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without any loss no naks and no repairs.
 
-    Looked at in simulated runs in which loss is the only fault: the network of real processes tells nobody what it
-    loses.
+    Looked at in simulated runs in which loss is the only fault, and views are told: the network of real processes tells
+    nobody what it loses.
     """
     alone = trace.lives.where("own and knobs['character'] in ('calm', 'loss')").select("seed").distinct()
+    kind = F.split("frame_id", " ")[0]
+    by_themselves = trace.of("TX").where(kind.isin("ALIVE", "BEACON", "JOIN")).select("seed").distinct()
+    alone = alone.join(by_themselves, "seed", "left_anti")
     sums = _costs(trace).join(F.broadcast(alone), "seed")
     dear = sums.where("repairs > 1.5 * lost + bursts")
     idle = sums.where("lost = 0 and naks > 0")
