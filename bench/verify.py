@@ -1,7 +1,7 @@
 """How long does ``gapless verify`` take, and in how much memory?
 
 A trace of N events is generated: eight members, all of which send and receive, as a real run would have been recorded.
-It is right by construction; with ``--plant`` one promise of each kind is broken. Then the trace is verified in a process
+It is right by construction; with ``--plant`` one promise of each kind is broken. Then it is verified in a process
 of its own, whose memory (JVM and Python together) is sampled.
 
     PYTHONPATH=src:. python bench/verify.py FOLDER --events 5000000
