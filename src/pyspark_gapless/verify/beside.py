@@ -75,7 +75,10 @@ def _never_came(trace: Trace) -> DataFrame:
 
 
 def hostile_bytes(trace: Trace) -> DataFrame:
-    """S13: a datagram that cannot be read is one counted drop, and nothing else happens in its step."""
+    """S13: a datagram that cannot be read is one counted drop, and nothing else happens in its step.
+
+    In simulated traces: there a step is one datagram.
+    """
     # A frame inside a datagram may be dropped for a reason of the same name; that names who sent it.
     dropped = trace.of("DROPPED").where(F.col("reason").isin(*REASONS) & (F.col("peer") == 0))
     return violations("S13", *_after(dropped, trace.rows.where(~is_one_of(*MAY_FOLLOW))))

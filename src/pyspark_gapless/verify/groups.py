@@ -64,9 +64,7 @@ def at_end(trace: Trace) -> DataFrame:
 def views(trace: Trace) -> DataFrame:
     """S15: one id is one list; numbers rise; a life is in its views, their maker is first; all have lived.
 
-    That they have lived is looked at in simulated traces: elsewhere there may be members that nobody has recorded. That
-    a datagram of a stranger changes nothing is seen where the machine says that it dropped one: nothing else happens in
-    that step.
+    That they have lived is looked at in simulated traces: elsewhere there may be members that nobody has recorded.
     """
     order = Window.partitionBy("seed", "member").orderBy("idx")
     installed = trace.rare("VIEW").withColumn("before", F.lag("seqno_last").over(order))

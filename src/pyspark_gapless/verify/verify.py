@@ -118,7 +118,7 @@ def _about(trace: Trace, counts: DataFrame) -> tuple[Verdict, dict[str, int]]:
 def _why_not(check: Check, trace: Trace, rows: int) -> str:
     """Return why a check says less than it could, or nothing."""
     if check.simulated and not trace.simulated:
-        return "only the simulator knows what its network lost"
+        return check.simulated
     if not rows:
         return f"no {' or '.join(check.events)} rows"
     if check.whole and trace.sampled:
