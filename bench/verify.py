@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -224,34 +225,37 @@ EXPECTED = {*(f"S{number}" for number in range(1, 17) if number != 13), "L1", "L
 """What is broken by ``--plant``. S13 and L4 are looked at in simulated traces only."""
 
 
-def measure(folder: Path) -> tuple[dict[str, Any], float, float]:
-    """Verify in a process of its own; return what it says, its seconds and its peak of memory in GiB."""
+def measure(folder: Path) -> tuple[dict[str, Any], float, float, float]:
+    """Verify in a process of its own; return what it says, its seconds, CPU seconds and peak of memory in GiB."""
     begin_s = time.perf_counter()
     command = [sys.executable, "-c", "import sys; from gapless.cli.app import run; sys.exit(run(sys.argv[1:]))"]
     with subprocess.Popen([*command, "verify", str(folder), "--json"], stdout=subprocess.PIPE) as process:
-        peak = 0
+        peak, cpu_s = 0, 0.0
         while process.poll() is None:
-            peak = max(peak, resident_bytes(process.pid))
+            size_bytes, spent_s = used(process.pid)
+            peak, cpu_s = max(peak, size_bytes), max(cpu_s, spent_s)
             time.sleep(0.2)
         assert process.stdout is not None
         said = json.loads(process.stdout.read())
-    return said, time.perf_counter() - begin_s, peak / 2**30
+    return said, time.perf_counter() - begin_s, cpu_s, peak / 2**30
 
 
-def resident_bytes(root: int) -> int:
-    """Return the resident memory of a process and all below it."""
-    parents, sizes = {}, {}
-    for entry in Path("/proc").glob("[0-9]*/status"):
+def used(root: int) -> tuple[int, float]:
+    """Return the resident memory and the CPU time of a process and all below it."""
+    parents, sizes, spent = {}, {}, {}
+    page_bytes, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = dict(line.split(":", 1) for line in entry.read_text().splitlines() if ":" in line)
+            told = entry.read_text().rpartition(")")[2].split()
         except OSError:
-            continue
-        parents[int(told["Pid"])] = int(told["PPid"])
-        sizes[int(told["Pid"])] = int(told.get("VmRSS", "0 kB").split()[0]) * 1024
+            continue  # it has just ended
+        one = int(entry.parent.name)
+        parents[one], sizes[one] = int(told[1]), int(told[21]) * page_bytes
+        spent[one] = (int(told[11]) + int(told[12])) / ticks
     tree = {root}
     while more := {one for one, parent in parents.items() if parent in tree} - tree:
         tree |= more
-    return sum(sizes.get(one, 0) for one in tree)
+    return sum(sizes.get(one, 0) for one in tree), sum(spent.get(one, 0.0) for one in tree)
 
 
 def main() -> None:
@@ -267,10 +271,11 @@ def main() -> None:
     made_s = time.perf_counter() - begin_s
     size = sum(file.stat().st_size for file in arguments.folder.rglob("*.parquet"))
     print(f"{rows:,} rows in {made_s:.0f} s, {size / rows:.1f} bytes a row", flush=True)
-    said, took_s, peak = measure(arguments.folder)
+    said, took_s, cpu_s, peak = measure(arguments.folder)
     states = {one["id"]: one for one in said["verdict"]["checks"]}
     violated = {check for check, one in states.items() if one["violations"]}
-    print(f"verified in {took_s:.0f} s, {rows / took_s:,.0f} rows/s, peak {peak:.2f} GiB, violated: {sorted(violated)}")
+    print(f"verified in {took_s:.0f} s ({cpu_s:.0f} CPU s), {rows / took_s:,.0f} rows/s, peak {peak:.2f} GiB")
+    print(f"violated: {sorted(violated)}", flush=True)
     expected = EXPECTED if arguments.plant else set()
     if violated != expected:
         print(f"expected {sorted(expected ^ violated)} otherwise")
