@@ -78,7 +78,7 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
         Finding("S3", "gapless prefix", "violated", 7, 1),
         Finding("L4", "cost", "not checked", 0, 0, "real"),
     ]
-    verdict.incomplete = [{"life": "a", "missing_rows": 3}]
+    verdict.incomplete = [{"life": "a", "missing_rows": 3, "why": ""}]
     verdict.violations = [
         {
             "check": "S3",

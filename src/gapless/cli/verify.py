@@ -143,7 +143,8 @@ def show(verdict: Verdict) -> None:
     title = f"{verdict.events:,} events of {verdict.lives:,} lives, {of}"
     out.print(make_table(title, ("id", "invariant", "rows", "violations", "state", "note"), rows))
     for life in verdict.incomplete:
-        out.print(f"[yellow]{life['life']}: {life['missing_rows']:,} rows of this life are missing[/]")
+        what = life["why"] or f"{life['missing_rows']:,} rows of this life are missing"
+        out.print(f"{life['life']}: {what}", style="yellow", markup=False)
     for violation in verdict.violations[:SHOWN]:
         _show_violation(out, violation)
     if len(verdict.violations) > SHOWN:

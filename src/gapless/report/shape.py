@@ -27,7 +27,7 @@ _VERDICT = {
     "span_ns": NUMBER,
     "seconds": NUMBER,
     "checks": [_CHECK],
-    "incomplete": [{"life": TEXT, "missing_rows": NUMBER}],
+    "incomplete": [{"life": TEXT, "missing_rows": NUMBER, "why": TEXT}],
     "not_shown": [{"id": TEXT, "why": TEXT}],
 }
 _SUMMARY = {
