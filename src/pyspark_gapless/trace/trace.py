@@ -157,7 +157,7 @@ class Trace:
         gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
         marked = self.lives.join(gone, ["seed", "life"], "left")
         marked = marked.withColumn("whole", F.col("whole") & F.col("gone").isNull())
-        return Trace(self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked))
+        return Trace(self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked.drop("gone")))
 
     def named(self, frame: DataFrame) -> DataFrame:
         """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
