@@ -258,3 +258,17 @@ def test_a_process_that_still_writes_makes_nobody_guilty(spark: SparkSession, tm
     assert [one["life"] for one in verdict.incomplete] == ["a"]
     (other / "00002.rows").unlink(missing_ok=True)
     assert not CHECKS["S1"](Trace.read(spark, tmp_path)).isEmpty(), "of one that was killed this is the truth"
+
+
+def test_a_sample_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> None:
+    """One sampled life among full ones, which has sent a message in pieces: only the seventh piece has a row."""
+    outcome = good("loss")
+    sends = is_a("SEND", member="a", to="")
+    change = replace(sends, seqno=7, seqno_last=7, k=6)
+    found = [row for row in change(list(outcome.trace or ())) if not sends(row) or row.seqno_last == 7]
+    lives = [life._replace(mode="sampled", every=7) if life.name == "a" else life for life in outcome.lives]
+    lines = [life._replace(clock="time of day").line() for life in lives]
+    (tmp_path / "lives.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_table(table_of(renumbered(found)), tmp_path / "00001.parquet")
+    verdict = verify(Trace.read(spark, tmp_path), only=("S1", "S8", "S11"))
+    assert [(one.state, one.violations) for one in verdict.checks] == [("held", 0)] * 3, verdict.violations

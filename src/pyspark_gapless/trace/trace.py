@@ -148,8 +148,7 @@ class Trace:
         """The same without the rows of lives that were sampled: for checks that need every row."""
         if not self.sampled:
             return self
-        sampled = self.recorded("member", f"mode = '{SAMPLED}'")
-        return Trace(self.rows.join(sampled, ["seed", "member"], "left_anti"), self.lives)
+        return self.without(self.recorded("member", f"mode = '{SAMPLED}'"))
 
     def without(self, lives: DataFrame) -> Trace:
         """Return the same without the rows of some lives (``seed``, ``member``): what they did is not known."""
