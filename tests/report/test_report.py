@@ -331,3 +331,11 @@ def test_text_and_lines_stand_out(theme: dict[str, str]) -> None:
     for view in ("view-a", "view-b"):
         assert contrast(theme["text"], theme[view]) >= 4.5, view
     assert LIGHT.keys() == DARK.keys()
+
+
+@pytest.mark.parametrize("number", [1e300, -1e300, 10**400, float("nan")])
+def test_a_number_beyond_all_measure_is_not_drawn(number: float) -> None:
+    verdict = {"ok": True, "violations": 0, "events": 5, "seconds": number, "span_ns": number, "checks": cases.checks()}
+    run = {"kind": "run", "verdict": verdict, "summary": {"latency_p99_ns": number, "lost": number}}
+    assert shaped(run)["summary"]["lost"] is None
+    assert "Every check" in text_of(render(run))

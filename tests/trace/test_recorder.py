@@ -388,3 +388,20 @@ def test_a_life_has_one_number_that_is_never_nothing() -> None:
     assert life_id("") == 0
     assert {life_id(name) > 0 for name in ("a", "b", str(ME))} == {True}
     assert life_id("1.5") == life_id(str(ME)) != life_id(str(OTHER))
+
+
+@pytest.mark.parametrize("side", ["texts.jsonl", "lives.jsonl"])
+def test_side_files_that_are_no_text_are_refused(side: str, tmp_path: Path) -> None:
+    made = recorder(tmp_path, seals=False)
+    made.close()
+    (file_set,) = file_sets(tmp_path)
+    (file_set / side).write_bytes(b"\xff\xfe\n")
+    with pytest.raises(GaplessError, match=f"{side}:1: expected a"):
+        list(read(tmp_path))
+
+
+def test_rows_of_any_bytes_can_be_sealed(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "lives.jsonl").touch()
+    (tmp_path / "set" / "00001.rows").write_bytes(b"\xff" * 3 * ROW.size)
+    assert len(seal(tmp_path).files) == 1

@@ -82,7 +82,7 @@ def demo(messages: int, loss: float, seed: int, no_spark: bool, master: str | No
 # While it runs
 
 PARTS = {
-    "start": "start four processes, and Spark",
+    "start": "start four processes",
     "send": "send through the lossy group, kill a producer, bring it back",
     "tables": "bring the tables up to date, count them",
     "verify": "check the trace of every process",

@@ -145,7 +145,7 @@ def read_texts(folder: Path) -> list[str]:
     path = folder / TEXTS
     texts = [""]
     if path.exists():
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        for line in path.read_bytes().split(b"\n")[:-1]:
             try:
                 texts.append(str(json.loads(line)))
             except ValueError as error:

@@ -59,8 +59,8 @@ STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "veri
 
 def run(plan: Plan, tell: Tell = lambda _: None) -> Result:
     """Run the demo and return what came of it; everything that it makes is in the folder of the plan."""
-    plan.prepare()
-    return _Demo(plan, tell).run()
+    with plan.prepared():
+        return _Demo(plan, tell).run()
 
 
 class _Demo:
@@ -176,6 +176,7 @@ class _Demo:
         problems = list(report.problems)
         if report.bronze != self.plan.sent:
             problems.append(f"bronze has {report.bronze:,} rows, {self.plan.sent:,} messages were sent")
+        problems += [f"the trace of {life['life']} has not everything" for life in verdict.incomplete]
         return Result(
             **self._asked(),
             **{name: summary[name] for name in ("delivered", "frames_lost", "naks", "repairs", "repaired")},
