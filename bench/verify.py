@@ -178,6 +178,9 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
             columns["step"] += 1
             if plant and me == 2 and number == 1:
                 break_promises(columns, me)
+            if plant and me == 4 and first + at_once >= blocks:
+                last = np.flatnonzero((columns["event"] == CODES["DELIVER"]) & (columns["reason"] == ""))[-1]
+                columns["event"][last] = CODES["TIMER"]  # L1
             write_table(table(me, columns), place / f"{number:05d}.parquet")
             written += len(columns["event"])
         end_ns = BEGIN_NS + (blocks * ROUNDS + 1) * ROUND_NS
@@ -215,9 +218,7 @@ def break_promises(columns: dict[str, Any], me: int) -> None:
     columns["hash"][place(16, "REPAIR", mine)] += 1  # S10
     columns["seqno_last"][place(18, "NAK_OUT", life_id(MEMBERS[me + 1]))] += 10**9  # S11
     columns["k"][place(20, "STORE", other)] = 3  # S12
-    lost, waits = (place(block, "TX", 0) for block in (24, 26))
-    event[lost], columns["seqno"][lost] = CODES["LOST"], 5  # L1
-    columns["origin"][lost], columns["seqno_last"][lost] = other, 6
+    waits = place(26, "TX", 0)
     event[waits], columns["seqno"][waits] = CODES["BLOCK"], 77  # L2
 
 

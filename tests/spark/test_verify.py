@@ -110,7 +110,7 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
     "S15 two lists": ("loss", replace(is_a("MEMBERS"), 1, reason="a c b"), {"S15"}),
     "S15 not in it": ("loss", replace(is_a("MEMBERS", member="b"), reason="a c"), {"S15", "L6"}),
     "S15 another maker": ("loss", replace(is_a("MEMBERS"), 1, origin="b"), {"S15", "L6"}),
-    "S15 never lived": ("loss", replace(is_a("MEMBERS"), 1, reason="a b c x"), {"S15", "L6"}),
+    "S15 one more": ("loss", replace(is_a("MEMBERS"), 1, reason="a b c x"), {"S15", "L6"}),
     "S15 number": ("loss", insert(is_a("VIEW"), step=lambda row: row.step + 1), {"S15"}),
     "S15 stranger": (
         "loss",

@@ -86,7 +86,10 @@ def hostile_bytes(trace: Trace) -> DataFrame:
 
 def strangers(trace: Trace) -> DataFrame:
     """S15, strangers: a datagram that is not from a member, or not for this life, is dropped and moves no mark."""
+    # With a view comes what was kept for it, and some of that may be of strangers.
+    installs = F.broadcast(trace.rare("VIEW").select("seed", "member", "step"))
     dropped = trace.of("DROPPED").where(F.col("reason").isin(*REFUSED))
+    dropped = dropped.join(installs, ["seed", "member", "step"], "left_anti")
     moved = trace.of("STATE", "DELIVER").where(~is_one_of("STATE") | (F.col("high") > 0))
     return violations("S15", *_after(dropped, moved))
 

@@ -127,11 +127,25 @@ def gapless_prefix(trace: Trace) -> DataFrame:
     begun = parts(trace).join(starts, [*PART], "left")
     begun = begun.withColumn("start", F.coalesce("start", F.when(_starts_at_one(), 1)))
     wrong = begun.where(F.col("start").isNull() | (F.col("begin_first") != F.col("start")))
-    wrong = wrong.join(F.broadcast(given), ["seed", "member"], "left_anti")
+    wrong = _without_headless(trace, wrong.join(F.broadcast(given), ["seed", "member"], "left_anti"))
     message = F.when(F.col("start").isNull(), says("delivers from %d on, but was told no start", "seqno")).otherwise(
         says("delivers from %d on, but was told to start at %d", "seqno", "start")
     )
     return together(within, violations("S3", wrong, message))
+
+
+def _without_headless(trace: Trace, wrong: DataFrame) -> DataFrame:
+    """Leave out what begins behind the rest of a message that was dropped before the start was told, in its step."""
+    wrong = trace.once("wrong starts", lambda: wrong)
+    rests = (
+        trace.of("DROPPED")
+        .where("reason = 'headless'")
+        .select(*AT, F.col("seqno").alias("rest"), F.col("seqno_last").alias("end"))
+    )
+    passed = wrong.join(rests, [*AT]).where("rest >= start and end < seqno")
+    passed = passed.groupBy(*PART).agg(F.sum(F.col("end") - F.col("rest") + 1).alias("passed"))
+    found = wrong.join(passed, [*PART], "left").fillna(0, "passed")
+    return found.where("start is null or begin_first != start + passed").drop("passed")
 
 
 def _starts_at_one() -> Column:

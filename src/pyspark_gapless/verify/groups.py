@@ -64,7 +64,8 @@ def at_end(trace: Trace) -> DataFrame:
 def views(trace: Trace) -> DataFrame:
     """S15: one id is one list; numbers rise; a life is in its views, their maker is first; all have lived.
 
-    That they have lived is looked at in simulated traces: elsewhere there may be members that nobody has recorded.
+    That they have lived is looked at in simulated groups that make their own views: elsewhere there may be members that
+    nobody has recorded.
     """
     order = Window.partitionBy("seed", "member").orderBy("idx")
     installed = trace.rare("VIEW").withColumn("before", F.lag("seqno_last").over(order))
@@ -85,6 +86,9 @@ def views(trace: Trace) -> DataFrame:
     if trace.simulated:
         each = told.withColumn("name", F.explode("names"))
         lived = trace.lives.where("own").select("seed", "name")
+        # Where views are told from outside they may name one that dies before it does anything.
+        own_views = trace.of("TX").where(F.split("frame_id", " ")[0].isin("ALIVE", "BEACON", "JOIN"))
+        each = each.join(own_views.select("seed").distinct(), "seed", "left_semi")
         ghosts = each.join(F.broadcast(lived), ["seed", "name"], "left_anti")
         found.append(violations("S15", ghosts, says("view %d names %s, which never lived", "view", "name")))
     return together(*found)

@@ -6,6 +6,8 @@ are worked out together (:func:`history`).
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
@@ -52,40 +54,39 @@ def history(trace: Trace, check: str) -> DataFrame:
 def _history(trace: Trace) -> DataFrame:
     """Go through the rows of each stream at each life, with the marks before each of them.
 
-    ``then`` are the marks of the last STATE row before, ``soon`` those at the end of the same step, ``reach`` is null
-    for a life that has not told it.
+    ``then_low`` and the like are the marks of the last STATE row before, ``soon_high`` and the like those at the end of
+    the same step; ``reach`` is null for a life that has not told it.
     """
     columns = (*AT, "idx", "step", "t_ns", "event", "view", "seqno", "seqno_last", "low", "delivered", "high", "reason")
     rows = trace.of(*LOOKED_AT).where("to = 0").select(*columns)
     rows = rows.where(~is_one_of("DROPPED") | F.col("reason").isin(*DATA_REASONS))
     order = Window.partitionBy(*AT).orderBy("step", "idx")
     step = Window.partitionBy(*AT).orderBy("step")
-    rows = rows.withColumn("then", _marks(order.rowsBetween(Window.unboundedPreceding, -1)))
-    rows = rows.withColumn("soon", _marks(step.rangeBetween(Window.unboundedPreceding, 0)))
+    then = order.rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumns({f"then_{mark}": _told(mark, then) for mark in ("low", "delivered", "high", "view")})
+    soon = step.rangeBetween(Window.unboundedPreceding, 0)
+    rows = rows.withColumns({f"soon_{mark}": _told(mark, soon) for mark in ("delivered", "high")})
     rows = rows.join(F.broadcast(reaches(trace)), ["seed", "member"], "left")
-    found = F.array(
-        *(
-            F.when(wrong, F.struct(F.lit(check).alias("check"), text.alias("message")))
-            for check, wrong, text in _rules()
-        )
-    )
-    rows = rows.withColumn("found", F.explode(F.array_compact(found)))
+    rules = _rules()
+    # Few rows are wrong: what is said of them is made up for these alone.
+    rows = rows.where(reduce(or_, (wrong for _, wrong, _ in rules)))
+    each = (F.when(wrong, F.struct(F.lit(check).alias("check"), text.alias("message"))) for check, wrong, text in rules)
+    rows = rows.withColumn("found", F.explode(F.array_compact(F.array(*each))))
     rows = rows.withColumn("seqno", F.greatest("seqno", "seqno_last", "high"))
-    told = rows.select(
-        "found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", F.col("then.view").alias("view_then")
-    )
+    told = rows.select("found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", "then_view")
     return _without_returns(trace, told)
 
 
-def _marks(where: WindowSpec) -> Column:
-    told = F.when(is_one_of("STATE"), F.struct("low", "delivered", "high", "view"))
-    return F.last(told, ignorenulls=True).over(where)
+def _told(mark: str, where: WindowSpec) -> Column:
+    return F.last(F.when(is_one_of("STATE"), F.col(mark)), ignorenulls=True).over(where)
 
 
 def _rules() -> list[tuple[str, Column, Column]]:
     """Return what is wrong and what to say of it, by check."""
     state, low, delivered, high = is_one_of("STATE"), F.col("low"), F.col("delivered"), F.col("high")
-    then, soon, reach = F.col("then"), F.col("soon"), F.col("reach")
+    reach = F.col("reach")
+    then = {mark: F.col(f"then_{mark}") for mark in ("low", "delivered", "high")}
+    soon = {mark: F.col(f"soon_{mark}") for mark in ("delivered", "high")}
     first, last = F.col("seqno"), F.col("seqno_last")
     begin = F.when(F.col("member") == F.col("origin"), low).otherwise(delivered)
     has = F.coalesce(soon["delivered"], F.lit(0))
@@ -151,7 +152,7 @@ def _without_returns(trace: Trace, found: DataFrame) -> DataFrame:
         trace.named(found)
         .join(F.broadcast(told), ["seed", "member"])
         .where(
-            (F.col("number") > F.col("view_then"))
+            (F.col("number") > F.col("then_view"))
             & (F.col("number") <= F.col("view"))
             & ~F.array_contains("names", F.col("origin_name"))
         )
