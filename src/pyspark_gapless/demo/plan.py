@@ -53,6 +53,8 @@ class Plan:
         check_path(self.output)
         if not 1 <= self.messages <= MOST_MESSAGES:
             raise ConfigError(f"--messages {self.messages}: expected 1 to {MOST_MESSAGES:,}, of each producer")
+        if self.master is not None and not self.spark:
+            raise ConfigError("--master says where Spark runs, and --no-spark that it does not; give one of them")
         if not 0 <= self.loss <= 0.5:
             raise ConfigError(f"--loss {self.loss * 100:g}: expected per cent of the datagrams from 0 to 50, such as 5")
 

@@ -25,6 +25,7 @@ from pyspark_gapless.pipeline import Pipeline
 from pyspark_gapless.plant.ledger import read_lives
 from pyspark_gapless.plant.report import Report, examine
 from pyspark_gapless.plant.run import TRIES, Followed, explained, quiet_session
+from pyspark_gapless.sweep.engines import light_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +125,8 @@ class _Demo:
     @contextmanager
     def _starting(self) -> Iterator[SparkSession]:
         """Start Spark while the processes start."""
-        session = quiet_session(self.plan.master, self.plan.output / "logs" / "spark.err", NAME)
+        log_path = self.plan.output / "logs" / "spark.err"
+        session = quiet_session(self.plan.master, log_path, NAME, light_settings(self.plan.master))
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(session.__enter__)
             self._until(started.done, "Spark has not started")
