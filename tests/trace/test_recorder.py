@@ -1,5 +1,6 @@
 """What a real member writes down: all of it, whatever happens to its process, and the same at every member."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -405,3 +406,21 @@ def test_rows_of_any_bytes_can_be_sealed(tmp_path: Path) -> None:
     (tmp_path / "set" / "lives.jsonl").touch()
     (tmp_path / "set" / "00001.rows").write_bytes(b"\xff" * 3 * ROW.size)
     assert len(seal(tmp_path).files) == 1
+
+
+def test_an_empty_journal_that_is_taken_away_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever seals may come between the opening of the file and its lock."""
+    taken: list[Path] = []
+    lock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        if not taken:
+            taken.append(next(tmp_path.rglob("*.rows")))
+            taken[0].unlink()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    made = Journal(tmp_path / "set", 1000)
+    made.rows([bytes(ROW.size)])
+    made.close()
+    assert taken[0].stat().st_size == ROW.size, "what is written is where others look for it"
