@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -101,12 +102,11 @@ class Environment:
     def _get_packages(self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool) -> None:
         home = self.build.parent / "peers-env"
         python = home / "bin" / "python"
-        refused = ""
-        if install:
-            refused = self._install(home, python, say)
+        refused = self._install(home, python, say, install=install)
         if not python.exists():
+            why = "; ".join(refused.values()) or "the environment of the peers was never made"
             for peer in wanted:
-                self.peers[peer] = Peer(peer, reason=refused or "the environment of the peers was never made")
+                self.peers[peer] = Peer(peer, reason=why)
             return
         self.python = python
         asked = json.dumps([(peer, MODULES.get(peer, peer), PACKAGES[peer]) for peer in wanted])
@@ -116,31 +116,34 @@ class Environment:
                 self.peers[peer] = Peer(peer, reason=_last(looked.stderr))
             return
         for peer, (version, reason) in json.loads(looked.stdout).items():
-            self.peers[peer] = self._with_server(Peer(peer, version, reason), home)
+            why = reason and refused.get(PACKAGES[peer], reason)
+            self.peers[peer] = self._with_server(Peer(peer, version, why), home)
 
-    def _install(self, home: Path, python: Path, say: Callable[[str], None]) -> str:
-        """Make the environment, unless it is there; return what went wrong."""
+    def _install(self, home: Path, python: Path, say: Callable[[str], None], *, install: bool) -> dict[str, str]:
+        """Make the environment, unless it is there; return what could not be had, and why."""
         needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         wanted: list[str] = needs["project"]["optional-dependencies"]["peers"]
         mark = home / f".ready-{hashlib.sha256(' '.join(wanted).encode()).hexdigest()[:16]}"
         if mark.exists():
-            return ""
+            known: dict[str, str] = json.loads(mark.read_text(encoding="utf-8"))
+            return known
+        if not install:
+            return {}
         say(f"making an environment with {len(wanted)} packages for the peers")
         made = _run([sys.executable, "-m", "venv", "--clear", str(home)], 300)
         if made.returncode:
-            return f"venv: {_last(made.stderr or made.stdout)}"
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        if not _run([*pip, *wanted], 900).returncode:
-            mark.touch()
-            return ""
-        refused = []
-        for one in wanted:  # one that cannot be had must not keep the others away
-            say(f"installing {one}")
-            tried = _run([*pip, one], 600)
-            if tried.returncode:
-                refused.append(f"{one}: {_last(tried.stderr)}")
-                say(f"cannot be installed: {refused[-1]}")
-        return "; ".join(refused)
+            return {"": f"venv: {_last(made.stderr or made.stdout)}"}
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "--retries", "1", "install"]
+        refused: dict[str, str] = {}
+        if _run([*pip, *wanted], 900).returncode:
+            for one in wanted:  # one that cannot be had must not keep the others away
+                say(f"installing {one}")
+                tried = _run([*pip, one], 600)
+                if tried.returncode:
+                    refused[re.split(r"[^\w.-]", one)[0]] = f"pip: {_last(tried.stderr)}"
+                    say(f"{one} cannot be installed: {_last(tried.stderr)}")
+        mark.write_text(json.dumps(refused), encoding="utf-8")
+        return refused
 
     def _with_server(self, peer: Peer, home: Path) -> Peer:
         """Return the peer with the server that it needs."""

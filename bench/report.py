@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.environment import Peer
+    from bench.goals import Line
     from bench.workloads import Case, Metric, Outcome
 
 MARKERS = re.compile(r"(<!-- measured -->\n).*?(<!-- end measured -->)", re.DOTALL)
@@ -73,10 +74,10 @@ def broken(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def repairs(outcome: Outcome) -> str:
     """Return the repairs, and their share of all data frames where that is known."""
-    last = outcome.rounds[-1] if outcome.rounds else {}
-    if "repairs" not in last:
+    if not any("repairs" in each for each in outcome.rounds):
         return ""
-    return f"{last['repairs']:.0f}" + (f" ({last['repairs'] / last['frames']:.2%})" if last.get("frames") else "")
+    found, frames = total(outcome, "repairs"), total(outcome, "frames")
+    return f"{found:,}" + (f" ({found / frames:.2%})" if frames else "")
 
 
 def cases(outcomes: Sequence[Outcome]) -> list[Case]:
@@ -133,6 +134,25 @@ def print_tables(screen: Console, outcomes: Sequence[Outcome]) -> None:
         screen.print(table)
 
 
+def answer(reached: bool | None) -> str:
+    """Return whether a goal is reached, in a word."""
+    return "" if reached is None else "yes" if reached else "no"
+
+
+def print_goals(screen: Console, goals: Sequence[Line]) -> None:
+    """Show how the goals stand, those that were measured."""
+    from rich.table import Table
+
+    table = Table(title="Goals", title_justify="left")
+    for title in ("goal", "asked", "measured", "reached"):
+        table.add_column(title, overflow="fold")
+    for line in goals:
+        if line.reached is not None:
+            table.add_row(line.goal, line.asked, line.measured, answer(line.reached))
+    if table.row_count:
+        screen.print(table)
+
+
 def as_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return everything for a program."""
     found = []
@@ -174,7 +194,9 @@ def finite(value: float) -> float | None:
 # The page
 
 
-def page_part(about: dict[str, Any], peers: Sequence[Peer], outcomes: Sequence[Outcome]) -> str:
+def page_part(
+    about: dict[str, Any], peers: Sequence[Peer], outcomes: Sequence[Outcome], goals: Sequence[Line] = ()
+) -> str:
     """Return the generated part of the page."""
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in about.items()), ""]
     lines += ["| library | version | beside it | |", "|---|---|---|---|"]
@@ -182,6 +204,9 @@ def page_part(about: dict[str, Any], peers: Sequence[Peer], outcomes: Sequence[O
         f"| {peer.name} | {peer.version} | {peer.server} | {escaped(peer.reason and 'missing: ' + peer.reason)} |"
         for peer in peers
     ]
+    if goals:
+        lines += ["", "### Goals", "", "| goal | asked | measured | reached |", "|---|---|---|---|"]
+        lines += [f"| {line.goal} | {line.asked} | {line.measured} | {answer(line.reached)} |" for line in goals]
     for workload, title in WORKLOADS.items():
         mine = [case for case in cases(outcomes) if case.workload == workload]
         if mine:

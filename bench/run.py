@@ -20,9 +20,10 @@ if __package__ in (None, ""):  # called by its path
 
 from bench.contenders import CONTENDERS
 from bench.environment import ROOT, Environment, machine
+from bench.goals import lines
 from bench.network import Network, UnavailableError
 from bench.plans import WORKLOADS, plan
-from bench.report import as_json, broken, page_part, print_tables, write_page
+from bench.report import as_json, broken, page_part, print_goals, print_tables, write_page
 from bench.workloads import Case, Course, Outcome
 from gapless.cli.output import console
 
@@ -241,17 +242,24 @@ def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int,
     outcomes, way = measure(groups, environment, rounds, seconds, warm, progress)
     about = conditions(options, rounds, seconds, way, time.monotonic() - begun_s)
     if options.json:
-        said = {"conditions": about, "peers": [vars(peer) for peer in peers], "figures": as_json(outcomes)}
+        goals = [line._asdict() for line in lines(outcomes)]
+        said = {
+            "conditions": about,
+            "peers": [vars(peer) for peer in peers],
+            "goals": goals,
+            "figures": as_json(outcomes),
+        }
         print(json.dumps(said, indent=2, ensure_ascii=False))
     else:
         screen = console()
         screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
         print_tables(screen, outcomes)
+        print_goals(screen, lines(outcomes))
         screen.print(
             "ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead", style="dim"
         )
     if options.write:
-        write_page(PAGE, page_part(about, peers, outcomes))
+        write_page(PAGE, page_part(about, peers, outcomes, lines(outcomes)))
         progress.note(f"written to {PAGE.relative_to(ROOT)}")
     for one in broken(outcomes):
         print(f"{one.contender} has promised more than it kept in {one.case.name}: {one.promises}", file=sys.stderr)

@@ -58,9 +58,12 @@ def lines(plan: Plan, rounds: int) -> list[Line]:
     """Measure all modes, round by round."""
     found: dict[str, list[tuple[Figure, int]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as folder:
-        for _ in range(rounds):
+        for number in range(1, rounds + 1):
             for mode in MODES:
-                found[mode].append(turn(plan, mode, Path(folder) / mode))
+                figure, rows = turn(plan, mode, Path(folder) / mode)
+                found[mode].append((figure, rows))
+                said = f"{figure.messages_per_s:,} messages/s, {figure.cpu_s_per_million} CPU s/M"
+                print(f"round {number} of {rounds}, {figure.size_bytes} bytes, {mode}: {said}", file=sys.stderr)
     base = [figure for figure, _ in found["off"]]
     made = []
     for mode, seen in found.items():

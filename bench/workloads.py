@@ -271,7 +271,7 @@ def flow(group: Group, size_bytes: int, seconds: float) -> Round:
 
 
 def faults(checks: Sequence[dict[str, Any]]) -> Round:
-    """Return what went wrong in a round, and what was repaired since the members came."""
+    """Return what went wrong in a round, and what was repaired."""
     found: Round = {key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")}
     for key in ("repairs", "frames"):
         values = [check["extra"][key] for check in checks if key in check["extra"]]

@@ -119,7 +119,7 @@ class Member(ABC):
         raise NotImplementedError
 
     def extra(self) -> dict[str, float]:
-        """Return whatever else is worth knowing of the round, such as repairs."""
+        """Return whatever else is counted, such as repairs; a round is told what has been added."""
         return {}
 
 
@@ -134,6 +134,7 @@ class Process:
         self._asked: queue.Queue[dict[str, Any]] = queue.Queue()
         self._sending = threading.Event()
         self._samples: list[tuple[int, int]] = []
+        self._extra: dict[str, float] | None = None
 
     def run(self) -> None:
         """Be ready, then do what comes."""
@@ -143,6 +144,7 @@ class Process:
         ).start()  # first of all, to hear when nobody is there any more
         self.do_prepare(*self.task.begin)
         self.member.open()
+        self._extra = self.member.extra()
         greets = self.member.greets and self.task.mode != "rtt" and not self.task.joins_late
         if greets:
             self._greet()
@@ -202,6 +204,8 @@ class Process:
         self._turn, self._size_bytes, self.sent = turn, size_bytes, 0
         self.member.tally.begin(turn, size_bytes, slow_per_s)
         self._samples = []
+        if self._extra is not None:
+            self._extra = self.member.extra()
         return {}
 
     def do_go(self, samples: bool = False, total: int = 0) -> dict[str, Any]:
@@ -249,7 +253,7 @@ class Process:
 
     def do_check(self, sent: list[int]) -> dict[str, Any]:
         """Wait for what is still to come; say what is wrong."""
-        tally = self.member.tally
+        tally, before = self.member.tally, self._extra or {}
         patience_s = PATIENCE_S if self.member.keeps_all else QUIET_S
         until_s, count = time.monotonic() + patience_s, tally.count
         while tally.lost(sent, self.task.heard) and time.monotonic() < until_s:
@@ -263,7 +267,7 @@ class Process:
             "late": tally.late,
             "first_ns": tally.first_ns,
             "samples": self._samples,
-            "extra": self.member.extra(),
+            "extra": {key: value - before.get(key, 0) for key, value in self.member.extra().items()},
         }
 
     def do_rtt(self, size_bytes: int, seconds: float) -> dict[str, Any]:

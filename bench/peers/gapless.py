@@ -101,6 +101,6 @@ class Adapter(Member):
             self.group.send(message.payload, message.sender)
 
     def extra(self) -> dict[str, float]:
-        """Return how many frames were repairs, since the member came."""
+        """Return how many frames there were, and how many repairs."""
         counted = self.group.stats()
         return {"repairs": counted.get("sent.repair", 0), "frames": counted.get("sent.data", 0)}

@@ -98,8 +98,12 @@ def _encode_name(name: Any) -> bytes:
 
 
 def may_have(payload: bytes | memoryview) -> bool:
-    """Return whether a message among these bytes may be wrapped; it costs little to find out that none is."""
-    return MARK in (payload if isinstance(payload, bytes) else bytes(payload))
+    """Return whether a message among these bytes may be wrapped; it costs little to find out that none is.
+
+    One byte is found much faster than four, and the last one of the mark is rare: text has none of it, nor have zeros.
+    """
+    data = payload if isinstance(payload, bytes) else bytes(payload)
+    return MARK[-1] in data and MARK in data
 
 
 def split(message: bytes) -> tuple[dict[str, bytes], bytes]:

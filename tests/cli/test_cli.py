@@ -55,6 +55,7 @@ WRONG = {
     "loss of everything": (["demo", "--loss", "99"], "loss"),
     "loss of nothing known": (["demo", "--loss", "nan"], "loss"),
     "no messages": (["demo", "--messages", "0"], "1 to 1,000,000"),
+    "Spark and no Spark": (["demo", "--no-spark", "--master", "local[2]"], "one of them"),
     "a folder with a pattern": (["demo", "--output", "out*"], "another folder"),
     "more seeds than there are": (["sim", "--seeds", "9" * 30], "seeds"),
     "a seed too large": (["sim", "9" * 30], "SEED"),

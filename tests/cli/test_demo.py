@@ -36,9 +36,24 @@ def test_only_the_folder_of_a_demo_is_cleared(tmp_path: Path, capsys: pytest.Cap
     assert run(["demo", "--no-spark", "--output", str(tmp_path)]) == 2
     assert "was not made by a demo" in capsys.readouterr().err
     assert (tmp_path / "mine.txt").read_text() == "precious"
-    (tmp_path / MARKER).write_text("{}")
-    Plan(output=tmp_path).prepare()
-    assert [path.name for path in tmp_path.iterdir()] == [MARKER]
+    (tmp_path / MARKER).write_text('{"name": "somebody else has a file of that name"}')
+    assert run(["demo", "--no-spark", "--output", str(tmp_path)]) == 2
+    assert "was not made by a demo" in capsys.readouterr().err
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    output = tmp_path / "out"
+    with Plan(output=output).prepared():
+        (output / "left").touch()
+    with Plan(output=output).prepared():
+        assert [path.name for path in output.iterdir()] == [MARKER]
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    with Plan(output=output).prepared():
+        (output / "spool").mkdir()
+        assert run(["demo", "--no-spark", "--output", str(output)]) == 2
+        assert "another demo runs there" in capsys.readouterr().err
+        assert (output / "spool").exists()
 
 
 def text_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:

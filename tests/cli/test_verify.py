@@ -78,7 +78,7 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
         Finding("S3", "gapless prefix", "violated", 7, 1),
         Finding("L4", "cost", "not checked", 0, 0, "real"),
     ]
-    verdict.incomplete = [{"life": "a", "missing_rows": 3}]
+    verdict.incomplete = [{"life": "a", "missing_rows": 3, "why": ""}]
     verdict.violations = [
         {
             "check": "S3",
@@ -111,3 +111,13 @@ def test_who_waits_is_told_what_for_and_how_fast(monkeypatch: pytest.MonkeyPatch
         pace(check, rows)
         now_s[0] += took_s
     assert said == [("  4.0 s  S2: 10 rows  (S1: 1,000 rows/s)", 3)]
+
+
+def test_a_trace_that_shows_nothing_is_not_called_good(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = Verdict(events=0, lives=0, seeds=0, span_ns=0, mode="full", simulated=False)
+    verdict.checks = [Finding("L1", "delivery", "not checked", 0, 0, "no REST rows")]
+    assert not verdict.is_judged
+    show(verdict)
+    said = capsys.readouterr().out
+    assert "no check could be made" in said
+    assert "no violation" not in said

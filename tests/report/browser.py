@@ -195,6 +195,23 @@ class Page:
         """Move the pointer."""
         self.call("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
 
+    def click(self, selector: str) -> None:
+        """Click in the middle of an element, as a person does."""
+        self.run(
+            f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})"
+        )
+        box = self.box(selector)
+        scrolled = self.run("[scrollX, scrollY]")
+        at = {"x": box["x"] + box["width"] / 2 - scrolled[0], "y": box["y"] + box["height"] / 2 - scrolled[1]}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", {"type": kind, **at, "button": "left", "clickCount": 1})
+
+    def until(self, script: str) -> None:
+        """Wait until an expression is true."""
+        until_s = monotonic() + PATIENCE_S
+        while not self.run(script):
+            assert monotonic() < until_s, f"it never came to be: {script}"
+
     def complaints(self) -> list[str]:
         """Return what the page has written to the console, and what it has failed in."""
         self.run("1")  # a round trip, so that all that happened before has been told

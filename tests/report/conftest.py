@@ -22,7 +22,7 @@ def figures_of(name: str) -> dict[str, Any]:
     made: dict[str, Callable[[], dict[str, Any]]] = {
         "story": lambda: story_figures(messages=160),
         "broken": broken_figures,
-        "crowd": lambda: cases.crowd(violations=200),
+        "crowd": lambda: cases.crowd(violations=200, points=100),
         "nothing": cases.nothing,
         "alone": cases.alone,
         "sampled": cases.sampled,

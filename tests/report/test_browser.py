@@ -241,8 +241,8 @@ def test_without_scripts_everything_is_there(browser: Browser, pages: Pages) -> 
         assert page.run(f"[...document.querySelectorAll('figure.plot')].filter({VISIBLE}).length") == whole > 20
         assert page.run(f"[...document.querySelectorAll('button, select')].filter({VISIBLE}).length") == 0
         assert page.run("document.querySelector('.say').textContent") == ""
-        page.run("document.querySelector('#lives details summary').click()")
-        assert page.run(f"[...document.querySelectorAll('#lives table')].filter({VISIBLE}).length") == 1
+        page.click("#lives details summary")
+        page.until(f"[...document.querySelectorAll('#lives table')].filter({VISIBLE}).length === 1")
         assert page.run("document.documentElement.className") == ""
 
 

@@ -144,7 +144,7 @@ def test_a_sweep_is_read_from_its_folder_alone(tmp_path: Path) -> None:
     assert run(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "No violation in 8\N{NO-BREAK SPACE}runs" in page
-    assert "1\N{NO-BREAK SPACE}run in the same folder are of other code" in page
+    assert "Not counted: 1\N{NO-BREAK SPACE}run in the same folder, of other code." in page
 
 
 def test_a_hunt_with_a_planted_bug_shows_how_to_repeat_it(tmp_path: Path) -> None:

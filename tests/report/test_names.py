@@ -23,6 +23,12 @@ def test_the_lives_of_a_member_are_told_apart() -> None:
     assert found["sent"] == 3
 
 
+def test_lives_that_have_their_names_already_keep_them() -> None:
+    """In a simulated run the lives of c are called c and c', and the member c: they must not become one."""
+    given = figures(("c", "c", 100), ("c'", "c", 900), windows=[{"member": "c"}, {"member": "c'"}])
+    assert named(given) == given
+
+
 def test_only_what_names_a_life_is_renamed() -> None:
     """A life that is called like a state must not change what the page says about a check."""
     given = figures(("violated", "held", 1), mode="violated", verdict={"checks": [{"state": "violated"}]})

@@ -72,6 +72,13 @@ def planted_run() -> tuple[list[Row], list[Life]]:
     for k, seqno in enumerate(seqnos):
         got = b._replace(idx=k + 1, step=4 + k, t_ns=2_000 + k, event="DELIVER", origin="a", high=0)
         rows.append(got._replace(seqno=seqno, seqno_last=seqno, part=1, k=k, size_bytes=10, sent_ns=1_000))
+    asked = b._replace(idx=20, step=40, t_ns=3_000, event="NAK_OUT", origin="a", seqno=12, seqno_last=13, high=0)
+    rows.append(asked)
+    for idx, seqno in ((21, 13), (22, 12)):
+        stored = asked._replace(idx=idx, step=20 + idx, t_ns=3_000 + idx, event="STORE", k=1)
+        rows.append(stored._replace(seqno=seqno, seqno_last=seqno))
+    # Of a run of five only two were there already.
+    rows.append(asked._replace(idx=23, step=43, t_ns=3_100, event="DROPPED", seqno=9, k=2, reason="duplicate"))
     lives = [Life(PLANTED, name, own=True, member=name, mode="full", every=1, clock="virtual") for name in "ab"]
     return rows, lives
 

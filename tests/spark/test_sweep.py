@@ -92,6 +92,7 @@ def test_spark_that_gives_up_is_told_in_a_line(spark: SparkSession) -> None:
     error = engine.explain(PySparkException("Job aborted: lost\n at org.apache\n at java"))
     assert str(error) == "Spark has given up: Job aborted: lost"
     assert engine.explain(ValueError("mine")) is None
+    assert "Spark has died" in str(engine.explain(ConnectionRefusedError(111, "Connection refused")))
 
 
 def test_what_spark_costs_is_measured(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

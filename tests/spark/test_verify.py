@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +24,11 @@ from tests.spark.planting import (
     Change,
     Which,
     delivered_again,
+    good,
     insert,
     is_a,
     never_delivered,
+    renumbered,
     replace,
     without,
     write,
@@ -207,3 +210,65 @@ def test_the_list_is_that_of_the_simulator() -> None:
     assert {*CHECKS, *NOT_SHOWN} == {check.name for check in ONLINE} | {"S17", "L5"}
     assert not set(CHECKS) & set(NOT_SHOWN)
     assert set(BY_ROWS) <= set(CHECKS)
+
+
+def _lacking(which: Which) -> Change:
+    """Lose rows without a word: the numbers of the others stay."""
+    return lambda rows: [row for row in renumbered(rows) if not which(row)]
+
+
+def test_who_is_not_recorded_to_the_end_is_named_and_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> None:
+    outcome = good("loss")
+    rows = list(outcome.trace or ())
+    most = max(row.idx for row in renumbered(rows) if row.member == "a")
+    changes: dict[int, tuple[Change, dict[str, Any]]] = {
+        1: (_lacking(lambda row: row.member == "a" and most < 3 * row.idx < 2 * most), {}),
+        2: (_lacking(lambda row: row.member == "a" and 2 * row.idx > most), {"whole": False}),
+        3: (_lacking(lambda row: row.member == "a"), {"own": False}),
+    }
+    found, lines = [], []
+    for seed, (change, about) in changes.items():
+        found += [row._replace(seed=seed) for row in change(rows)]
+        lives = [life._replace(seed=seed, **(about if life.name == "a" else {})) for life in outcome.lives]
+        lines += [life._replace(clock="time of day").line() for life in lives]
+    (tmp_path / "lives.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_table(table_of(found), tmp_path / "00001.parquet")
+    verdict = verify(Trace.read(spark, tmp_path), only=("S1", "S8", "S9", "L6"))
+    assert [one.state for one in verdict.checks] == ["held"] * 4, verdict.violations
+    assert verdict.events == len(found)
+    hole, cut = verdict.incomplete
+    assert (hole["life"], hole["why"]) == ("a", "")
+    assert hole["missing_rows"] == len(rows) - sum(row.seed == 1 for row in found)
+    assert cut["life"] == "a"
+    assert "recording had to stop" in cut["why"]
+
+
+def test_a_process_that_still_writes_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, {0: ("loss", without(is_a("SEND", member="a"), -1))})
+    here, other = tmp_path / "set", tmp_path / "of a"
+    other.mkdir()
+    lines = (here / "lives.jsonl").read_text().splitlines(keepends=True)
+    of_a = ['"name": "a"' in line for line in lines]
+    (here / "lives.jsonl").write_text("".join(line for line, mine in zip(lines, of_a, strict=True) if not mine))
+    (other / "lives.jsonl").write_text("".join(line for line, mine in zip(lines, of_a, strict=True) if mine))
+    with (other / "00002.rows").open("wb") as journal:
+        fcntl.flock(journal, fcntl.LOCK_EX)
+        verdict = verify(Trace.read(spark, tmp_path), only=("S1",))
+    assert verdict.ok, verdict.violations
+    assert [one["life"] for one in verdict.incomplete] == ["a"]
+    (other / "00002.rows").unlink(missing_ok=True)
+    assert not CHECKS["S1"](Trace.read(spark, tmp_path)).isEmpty(), "of one that was killed this is the truth"
+
+
+def test_a_sample_makes_nobody_guilty(spark: SparkSession, tmp_path: Path) -> None:
+    """One sampled life among full ones, which has sent a message in pieces: only the seventh piece has a row."""
+    outcome = good("loss")
+    sends = is_a("SEND", member="a", to="")
+    change = replace(sends, seqno=7, seqno_last=7, k=6)
+    found = [row for row in change(list(outcome.trace or ())) if not sends(row) or row.seqno_last == 7]
+    lives = [life._replace(mode="sampled", every=7) if life.name == "a" else life for life in outcome.lives]
+    lines = [life._replace(clock="time of day").line() for life in lives]
+    (tmp_path / "lives.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_table(table_of(renumbered(found)), tmp_path / "00001.parquet")
+    verdict = verify(Trace.read(spark, tmp_path), only=("S1", "S8", "S11"))
+    assert [(one.state, one.violations) for one in verdict.checks] == [("held", 0)] * 3, verdict.violations

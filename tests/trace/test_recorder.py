@@ -1,5 +1,6 @@
 """What a real member writes down: all of it, whatever happens to its process, and the same at every member."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -22,6 +23,10 @@ from gapless.trace import EVENTS, Recorder, Row, check, life_id, lives_of, read,
 from gapless.trace.journal import ROW, Journal
 from gapless.trace.reader import file_sets
 from gapless.trace.scribe import Scribe
+from gapless.transport import Handle, MemoryNetwork, pump
+from gapless.transport.handle import fitted
+from gapless.transport.outbox import Outbox
+from gapless.transport.seat import Seat
 from tests.channel.company import WITHIN_S, options, threads
 from tests.transport.gatherings import gathering
 from tests.transport.networks import free_ports
@@ -76,6 +81,24 @@ def test_a_killed_process_has_written_down_whatever_others_have_of_it(tmp_path: 
     assert check(rows) == []
     assert len(seal(tmp_path).files) == 1
     assert list(read(tmp_path)) == rows
+
+
+def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(tmp_path: Path) -> None:
+    seen: list[tuple[str, list[str]]] = []
+    transport, outbox, made = MemoryNetwork().open(), Outbox(100, None), Recorder(tmp_path)
+    config = fitted(Config.make(), transport)
+    seat = Seat("g", 1, "", transport, config, outbox, join={}, rejoin=True, trace=made)
+
+    def look(what: str) -> None:
+        seen.append((what, [row.event for row in read(tmp_path)]))
+
+    transport.send = lambda _: look("left")  # type: ignore[method-assign, assignment]
+    outbox.put = lambda *_: look("handed over")  # type: ignore[method-assign]
+    pump([Ready([Transmit(None, b"datagram")], [delivered(OTHER, 1, [b"x"])])], seat)
+    there = ["BEGIN", "DELIVER", "TX"]
+    assert seen == [("left", there), ("handed over", there)]
+    made.close()
+    transport.close()
 
 
 def test_a_torn_journal_keeps_every_whole_row(tmp_path: Path) -> None:
@@ -264,6 +287,8 @@ def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(sent: list[tuple[i
         firsts = [run.first, *(end + 1 for end in ends)]
         cut += (run.part(left, right) for left, right in zip(firsts, ends, strict=False))
     whole, parts = hashes(ME, runs), hashes(ME, cut)
+    later = {run.first for run, (later_ns, _) in zip(runs, sent, strict=True) if later_ns}
+    assert {first for first, _ in whole} == {1, *later}
     assert {key: parts.get(key) for key in whole} == whole
     at_origin = hashes(OTHER, runs)
     assert at_origin == whole
@@ -296,12 +321,23 @@ def test_what_strangers_say_may_have_any_size(tmp_path: Path) -> None:
 
 
 def test_one_recorder_is_for_one_member(tmp_path: Path) -> None:
-    made = recorder(tmp_path)
-    with pytest.raises(LocalProtocolError, match="one for each"):
-        made.begin(OTHER, Config(), 0, member="other", stores=False)
-    made.close()
-    with pytest.raises(LocalProtocolError, match="one for each"):
-        made.begin(ME, Config(), 0, member="again", stores=False)
+    made = Recorder(tmp_path)
+    with gathering(1, trace=made) as (guest,), pytest.raises(LocalProtocolError, match="one for each"):
+        Handle("g", guest.handle.transport, trace=made)
+
+
+def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> None:
+    with threads(3) as (one, two, _), blocking.join("tests", **_like(one), trace=(made := Recorder(tmp_path))) as guest:
+        one.wait_for_members(4, WITHIN_S)
+        made.close()
+        former = guest.me
+        assert former is not None
+        one.expel(former)
+        while guest.me == former:
+            guest.next_event(WITHIN_S)
+        two.wait_for_members(4, WITHIN_S)
+    assert [life.name for life in lives_of(tmp_path) if life.own] == [str(former)]
+    assert [row.event for row in read(tmp_path)][-1] == "END"
 
 
 @pytest.mark.parametrize(
@@ -353,3 +389,38 @@ def test_a_life_has_one_number_that_is_never_nothing() -> None:
     assert life_id("") == 0
     assert {life_id(name) > 0 for name in ("a", "b", str(ME))} == {True}
     assert life_id("1.5") == life_id(str(ME)) != life_id(str(OTHER))
+
+
+@pytest.mark.parametrize("side", ["texts.jsonl", "lives.jsonl"])
+def test_side_files_that_are_no_text_are_refused(side: str, tmp_path: Path) -> None:
+    made = recorder(tmp_path, seals=False)
+    made.close()
+    (file_set,) = file_sets(tmp_path)
+    (file_set / side).write_bytes(b"\xff\xfe\n")
+    with pytest.raises(GaplessError, match=f"{side}:1: expected a"):
+        list(read(tmp_path))
+
+
+def test_rows_of_any_bytes_can_be_sealed(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "lives.jsonl").touch()
+    (tmp_path / "set" / "00001.rows").write_bytes(b"\xff" * 3 * ROW.size)
+    assert len(seal(tmp_path).files) == 1
+
+
+def test_an_empty_journal_that_is_taken_away_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever seals may come between the opening of the file and its lock."""
+    taken: list[Path] = []
+    lock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        if not taken:
+            taken.append(next(tmp_path.rglob("*.rows")))
+            taken[0].unlink()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    made = Journal(tmp_path / "set", 1000)
+    made.rows([bytes(ROW.size)])
+    made.close()
+    assert taken[0].stat().st_size == ROW.size, "what is written is where others look for it"

@@ -50,7 +50,7 @@ public class Member implements Receiver {
 
     // What has come; one lock, taken once for a batch
     final Object lock = new Object();
-    long count, late, duplicated, outOfOrder, firstNs;
+    long count, late, duplicated, outOfOrder, firstNs, repairsBefore;
     double slowPerS;
     int turn = -1, sizeBytes = 8;
     final long[] next;
@@ -229,6 +229,7 @@ public class Member implements Receiver {
             slowPerS = slow;
             count = late = duplicated = outOfOrder = firstNs = 0;
             sent = 0;
+            repairsBefore = repairs();
             Arrays.fill(next, 0);
             Arrays.fill(seen, false);
             for (Set<Long> each : missing)
@@ -296,7 +297,7 @@ public class Member implements Receiver {
             timeline.append(timeline.length() > 1 ? ", " : "").append(Arrays.toString(each));
         return "{\"lost\": " + lost(allSent) + ", \"duplicated\": " + duplicated + ", \"out_of_order\": " + outOfOrder
             + ", \"late\": " + late + ", \"first_ns\": " + firstNs + ", \"samples\": " + timeline
-            + "], \"extra\": {\"repairs\": " + repairs() + "}}";
+            + "], \"extra\": {\"repairs\": " + (repairs() - repairsBefore) + "}}";
     }
 
     long repairs() {

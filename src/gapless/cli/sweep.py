@@ -115,7 +115,7 @@ def sweep(  # noqa: PLR0917 - one parameter per option
         show(plan, done, wall_s)
     if stop.is_set():
         return INTERRUPTED
-    return 0 if done.summary.ok else 1
+    return 0 if done.summary.ok and not done.summary.missing else 1
 
 
 @contextmanager

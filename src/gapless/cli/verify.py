@@ -26,6 +26,8 @@ SMALL_BYTES = 50_000_000
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHOWN = 8
 """So many violations are shown on a terminal with the rows around them."""
+NOT_JUDGED = 2
+"""The exit code if no check could be made."""
 COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
 
 
@@ -62,6 +64,8 @@ def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
         print_json(verdict.as_dict())
     else:
         show(verdict)
+    if not verdict.is_judged:
+        return NOT_JUDGED
     return 0 if verdict.ok else 1
 
 
@@ -143,13 +147,18 @@ def show(verdict: Verdict) -> None:
     title = f"{verdict.events:,} events of {verdict.lives:,} lives, {of}"
     out.print(make_table(title, ("id", "invariant", "rows", "violations", "state", "note"), rows))
     for life in verdict.incomplete:
-        out.print(f"[yellow]{life['life']}: {life['missing_rows']:,} rows of this life are missing[/]")
+        what = life["why"] or f"{life['missing_rows']:,} rows of this life are missing"
+        out.print(f"{life['life']}: {what}", style="yellow", markup=False)
     for violation in verdict.violations[:SHOWN]:
         _show_violation(out, violation)
     if len(verdict.violations) > SHOWN:
         out.print(f"… and {len(verdict.violations) - SHOWN} more; --json has them")
+    if not verdict.is_judged:
+        out.print("[bold yellow]no check could be made: this trace shows nothing, good or bad[/]")
+        return
     what = "no violation" if verdict.ok else f"{verdict.count:,} violations"
-    out.print(f"[bold {'green' if verdict.ok else 'red'}]{what}[/] in {verdict.seconds:.1f} s")
+    color = "red" if not verdict.ok else "yellow" if verdict.incomplete else "green"
+    out.print(f"[bold {color}]{what}[/] in {verdict.seconds:.1f} s")
 
 
 def _show_violation(out: Console, violation: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def _lane(
     life: dict[str, Any], views: list[dict[str, Any]], across: Axis, labels: dict[_View, tuple[str, str]]
 ) -> BarRow:
     began_ns, ended_ns = life["began_ns"], max(life["ended_ns"], life["began_ns"])
-    name = life["name"] if life["member"] in {"", life["name"]} else f"{life['name']} ({life['member']})"
+    name = life["name"] if life["member"] in {"", life["name"].rstrip("'")} else f"{life['name']} ({life['member']})"
     parts = []
     first_ns = views[0]["t_ns"] if views else ended_ns
     if first_ns > began_ns:

@@ -24,15 +24,16 @@ def named(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(figures: dict[str, Any]) -> dict[str, str]:
-    """Return what each life is called, by its name in the trace; those that nobody has named are left out."""
+    """Return what each life is called, by its name in the trace; none, if two would be called the same."""
     found: dict[str, str] = {}
     starts: dict[str, int] = {}
     for life in sorted(figures["lives"], key=lambda life: (life["began_ns"] or 0, life["name"])):
-        member = life["member"]
-        if member and member != life["name"]:
-            found[life["name"]] = member + "'" * starts.get(member, 0)
-            starts[member] = starts.get(member, 0) + 1
-    return found if len(set(found.values())) == len(found) else {}
+        member = life["member"] or life["name"]
+        found[life["name"]] = member + "'" * starts.get(member, 0)
+        starts[member] = starts.get(member, 0) + 1
+    if len(set(found.values())) < len(found) or all(name == called for name, called in found.items()):
+        return {}
+    return found
 
 
 def _renamed(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:

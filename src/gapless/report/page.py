@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import sha256
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.report import group, latency, load, palette, pipeline, repairs, sequence, verdict, windows
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from gapless.report.verdict import Judgement
 
-_HERE = Path(__file__).parent
 _GROUP = "Who was there, and which views they agreed on."
 _LATENCY = "From a send to its delivery at another member."
 _REPAIRS = "A gap is noticed, asked for, sent again."
@@ -80,8 +79,8 @@ def _run_sections(figures: dict[str, Any]) -> list[Section]:
 
 def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]) -> str:
     title = figures["title"] or f"Gapless {what}"
-    styles = palette.css() + (_HERE / "style.css").read_text(encoding="utf-8")
-    early, late = ((_HERE / name).read_text(encoding="utf-8") for name in ("early.js", "page.js"))
+    rules, early, late = (_part_of_page(name) for name in ("style.css", "early.js", "page.js"))
+    styles = palette.css() + rules
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -111,6 +110,11 @@ def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, 
         _raw("script", late),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _part_of_page(name: str) -> str:
+    """Return a file of this package; also where the package lies in an archive."""
+    return files("gapless.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, *scripts: str) -> str:

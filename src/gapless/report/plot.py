@@ -363,7 +363,8 @@ def _points(across: Axis, xs: Sequence[float], panels: Sequence[Panel], tops: Se
     """Return what a script needs to move a cursor over the curves: places and values, as steps from one to the next."""
     series = [
         {
-            "name": line.name,
+            # The legend explains a difference; the cursor only names it.
+            "name": line.name if line.minus is None else line.name.partition(":")[0],
             "kind": panel.axis.kind,
             "colour": line.colour,
             "box": [top, panel.height],

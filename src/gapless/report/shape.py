@@ -6,7 +6,6 @@ missing an empty value, so that what draws need not ask, and refuses what has an
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from gapless.errors import GaplessError
@@ -16,6 +15,8 @@ MAYBE: Final = "a number or null"
 TEXT: Final = "a text"
 FLAG: Final = "true or false"
 ANY: Final = "anything"
+MOST: Final = 1e100
+"""A number beyond that counts nothing: it is taken for one that is not there, as those that are not finite are."""
 
 _CHECK = {"id": TEXT, "name": TEXT, "state": TEXT, "rows": NUMBER, "violations": NUMBER, "why": TEXT}
 _VERDICT = {
@@ -27,7 +28,7 @@ _VERDICT = {
     "span_ns": NUMBER,
     "seconds": NUMBER,
     "checks": [_CHECK],
-    "incomplete": [{"life": TEXT, "missing_rows": NUMBER}],
+    "incomplete": [{"life": TEXT, "missing_rows": NUMBER, "why": TEXT}],
     "not_shown": [{"id": TEXT, "why": TEXT}],
 }
 _SUMMARY = {
@@ -290,7 +291,7 @@ def _fit_plain(value: object, shape: str, where: str) -> Any:
     if shape == FLAG and isinstance(value, bool):
         return value
     if shape in {NUMBER, MAYBE} and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if math.isfinite(value):
+        if abs(value) <= MOST:  # which holds for nothing that is no number
             return value
         return 0 if shape == NUMBER else None
     raise _wrong(where, value, shape)

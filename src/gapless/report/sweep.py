@@ -145,7 +145,7 @@ def judge(figures: dict[str, Any]) -> Judgement:
 
 def _bounds(figures: dict[str, Any]) -> list[str]:
     return [
-        f"Hunt of {hunt['groups']} groups: at 95 % confidence, a bug shows in fewer than "
+        f"Of {_groups(hunt)}: at 95 % confidence, a bug shows in fewer than "
         f"{words.percent(hunt['a_bug_shows_in_less_than'])} of such runs."
         for hunt in figures["hunts"]
         if hunt["a_bug_shows_in_less_than"]
@@ -156,7 +156,7 @@ def _limits(figures: dict[str, Any]) -> Html:
     items = [tag("li", _SIMULATED), tag("li", NOT_CLAIMED)]
     if figures["other_runs"]:
         other = words.plural(figures["other_runs"], "run")
-        items.append(tag("li", f"{other} in the same folder are of other code, and are not counted here."))
+        items.append(tag("li", f"Not counted: {other} in the same folder, of other code."))
     return tag("div", tag("h3", "Not checked"), tag("ul", *items), class_="not-checked")
 
 
@@ -434,13 +434,18 @@ def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
 # Hunts
 
 
+def _groups(hunt: dict[str, Any]) -> str:
+    known = {"told": "groups that are told their views", "membership": "groups that make their own views"}
+    return known.get(hunt["groups"], str(hunt["groups"]))
+
+
 def _hunts(hunts: Sequence[dict[str, Any]]) -> Html | None:
     return join(_hunt(nth, hunt) for nth, hunt in enumerate(hunts)) if hunts else None
 
 
 def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
     tiles = [
-        tile("Seeds", words.count(hunt["seeds"]), detail=f"groups: {hunt['groups']}"),
+        tile("Seeds", words.count(hunt["seeds"]), detail=_groups(hunt)),
         tile("Failed", words.count(hunt["failed"])),
         tile("Messages", words.brief(hunt["messages"])),
         tile("Steps", words.brief(hunt["steps"])),
@@ -452,7 +457,7 @@ def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
         ("seen", "What must happen, and did", "In how many seeds each situation was seen.", hunt["must_happen"]),
     ):
         if isinstance(counted, dict) and counted:
-            parts.append(_counted(f"{ident}-{nth}", f"{title}: {hunt['groups']}", note, counted))
+            parts.append(_counted(f"{ident}-{nth}", f"{title}: {_groups(hunt)}", note, counted))
     return join(parts)
 
 

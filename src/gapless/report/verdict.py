@@ -211,7 +211,8 @@ def _incomplete(figures: dict[str, Any]) -> Html:
         return Html("")
     shown = missing[:_MOST_INCOMPLETE]
     items = [
-        tag("li", called(one["life"], 60), f": {words.plural(one['missing_rows'], 'row')} missing") for one in shown
+        tag("li", called(one["life"], 60), f": {one['why'] or words.plural(one['missing_rows'], 'row') + ' missing'}")
+        for one in shown
     ]
     if len(missing) > len(shown):
         items.append(tag("li", f"and {words.count(len(missing) - len(shown))} more lives"))

@@ -75,8 +75,19 @@ class Journal:
     def _next(self) -> None:
         self._number += 1
         self._rows = 0
-        self._rows_fd = _append(self.path)
-        fcntl.flock(self._rows_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            self._rows_fd = _append(self.path)
+            fcntl.flock(self._rows_fd, fcntl.LOCK_EX)
+            if self._is_there():
+                return
+            os.close(self._rows_fd)  # whoever seals took the empty file away before it was locked
+
+    def _is_there(self) -> bool:
+        """Return whether the file that is open is the one that others see."""
+        try:
+            return os.path.samestat(os.fstat(self._rows_fd), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def text(self, text: str) -> int:
         """Return the number of a text; what is new is written down."""
@@ -145,7 +156,7 @@ def read_texts(folder: Path) -> list[str]:
     path = folder / TEXTS
     texts = [""]
     if path.exists():
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        for line in path.read_bytes().split(b"\n")[:-1]:
             try:
                 texts.append(str(json.loads(line)))
             except ValueError as error:

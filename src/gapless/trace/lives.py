@@ -58,9 +58,9 @@ def own_life(seed: int, name: str, config: Config, more: Mapping[str, Any], **ho
 
 def read_lives(path: Path) -> Iterator[Life]:
     """Return what a side file says. A last line without an end is what a killed process was writing: it is left out."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
                 said = json.loads(line)

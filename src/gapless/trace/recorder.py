@@ -65,7 +65,7 @@ class Recorder:
             raise ConfigError(f"mode {mode!r} of a trace: expected one of {', '.join(MODES)}")
         if type(every) is not int or every < 2:
             raise ConfigError(f"a sample of one in {every!r}: expected a whole number from 2 on")
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.member = member
         self.mode = mode
         self.every = every if mode == "sampled" else 1
@@ -79,7 +79,7 @@ class Recorder:
         self._idx = self._step = 0
         self._packed: list[bytes] = []
         self._sealer: threading.Thread | None = None
-        self._ended = False
+        self._claimed = self._ended = False
 
     @property
     def stopped(self) -> str:
@@ -93,11 +93,18 @@ class Recorder:
 
     # For the shell of a member
 
+    def claim(self) -> None:
+        """Be the recorder of a member, and of no other."""
+        with self._lock:
+            if self._claimed:
+                raise LocalProtocolError("a recorder records one member, once: make one for each that joins")
+            self._claimed = True
+
     def begin(self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool) -> None:
         """Begin a life, whose clock of the day is ``wall_ns`` ahead of the monotonic one; ``member`` is for people."""
         with self._lock:
-            if self._ended or (self._scribe is not None and self._scribe.me.node != me.node):
-                raise LocalProtocolError("a recorder records one member: make one for each that joins")
+            if self._ended:
+                return  # the application has closed it, and the member lives on
             name = str(me)
             if self._journal is None:
                 self._journal = Journal(self.folder / name, self._rows_a_file)

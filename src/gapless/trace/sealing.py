@@ -35,7 +35,7 @@ class Sealed(NamedTuple):
 
 def can_seal() -> bool:
     """Whether Parquet can be written here."""
-    return importlib.util.find_spec("pyarrow") is not None
+    return all(importlib.util.find_spec(name) is not None for name in ("pyarrow", "numpy"))
 
 
 def seal(folder: Path | str) -> Sealed:
@@ -99,7 +99,7 @@ def _table(rows: Any, texts: Any) -> Any:
             arrays.append(pa.repeat(pa.scalar("", pa.string()), len(rows)))
         elif name == "reason":
             # A text that is not there was lost with the power; its row is still a row.
-            numbers = np.where(rows[name] < len(texts), rows[name], 0)
+            numbers = np.where((rows[name] >= 0) & (rows[name] < len(texts)), rows[name], 0)
             arrays.append(texts.take(pa.array(numbers)))
         else:
             arrays.append(pa.array(np.ascontiguousarray(rows[name]), getattr(pa, column.type)()))

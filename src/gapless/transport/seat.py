@@ -88,8 +88,10 @@ class Seat:
         self._join = dict(join)
         self.trace = trace
         watch: Callable[[Callable[[Address], None]], None] | None = getattr(transport, "watch", None)
-        if trace is not None and watch is not None:
-            watch(trace.dropped)
+        if trace is not None:
+            trace.claim()
+            if watch is not None:
+                watch(trace.dropped)
         self._expelled = self._behind = False
         self.participant = self._new_life(time.time_ns())
         self.calls.append(Call(self._begin))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gapless.config import Config
 from gapless.errors import ConfigError
@@ -22,6 +25,8 @@ GROUP: Final = "demo"
 COLLECTOR: Final = "collector"
 MARKER: Final = "demo.json"
 """The file by which a folder is known as that of a demo, which the next one may clear."""
+TOLD: Final = ("messages", "loss", "seed", "spark")
+"""What stands in it: a file of that name with anything else is somebody else's."""
 CONFIG: Final = Config.make(
     found_after="200ms",
     join_interval="50ms",
@@ -48,6 +53,8 @@ class Plan:
         check_path(self.output)
         if not 1 <= self.messages <= MOST_MESSAGES:
             raise ConfigError(f"--messages {self.messages}: expected 1 to {MOST_MESSAGES:,}, of each producer")
+        if self.master is not None and not self.spark:
+            raise ConfigError("--master says where Spark runs, and --no-spark that it does not; give one of them")
         if not 0 <= self.loss <= 0.5:
             raise ConfigError(f"--loss {self.loss * 100:g}: expected per cent of the datagrams from 0 to 50, such as 5")
 
@@ -85,17 +92,43 @@ class Plan:
         """Return the file in which a producer writes down what was acknowledged."""
         return self.output / "producers" / f"{producer}.jsonl"
 
-    def prepare(self) -> None:
-        """Make an empty folder; what a former demo has left is removed, anything else is left alone."""
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Make an empty folder, and keep other demos out of it for as long as the block lasts.
+
+        What a former demo has left is removed, anything else is left alone.
+        """
+        marker = self.output / MARKER
         if self.output.exists():
             if not self.output.is_dir():
                 raise ConfigError(f"{self.output} is not a folder; name another one with --output")
-            if any(self.output.iterdir()) and not (self.output / MARKER).is_file():
-                raise ConfigError(f"{self.output} is not empty and was not made by a demo; name another --output")
-            shutil.rmtree(self.output)
-        self.output.mkdir(parents=True)
-        told = {"messages": self.messages, "loss": self.loss, "seed": self.seed, "spark": self.spark}
-        (self.output / MARKER).write_text(json.dumps(told) + "\n", encoding="utf-8")
+            if any(self.output.iterdir()):
+                if not _is_marker(marker):
+                    raise ConfigError(f"{self.output} is not empty and was not made by a demo; name another --output")
+                with marker.open("rb") as former:
+                    self._lock(former)
+                    shutil.rmtree(self.output)
+        self.output.mkdir(parents=True, exist_ok=True)
+        with marker.open("w", encoding="utf-8") as mine:
+            self._lock(mine)
+            mine.write(json.dumps({name: getattr(self, name) for name in TOLD}) + "\n")
+            mine.flush()
+            yield
+
+    def _lock(self, marker: Any) -> None:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{self.output}: another demo runs there; let it end, or name another --output") from None
+
+
+def _is_marker(path: Path) -> bool:
+    """Whether a file was written by a demo."""
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(told, dict) and set(told) == set(TOLD)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from pyspark_gapless.pipeline import Pipeline
 from pyspark_gapless.plant.ledger import read_lives
 from pyspark_gapless.plant.report import Report, examine
 from pyspark_gapless.plant.run import TRIES, Followed, explained, quiet_session
+from pyspark_gapless.sweep.engines import light_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,8 +60,8 @@ STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "veri
 
 def run(plan: Plan, tell: Tell = lambda _: None) -> Result:
     """Run the demo and return what came of it; everything that it makes is in the folder of the plan."""
-    plan.prepare()
-    return _Demo(plan, tell).run()
+    with plan.prepared():
+        return _Demo(plan, tell).run()
 
 
 class _Demo:
@@ -124,7 +125,8 @@ class _Demo:
     @contextmanager
     def _starting(self) -> Iterator[SparkSession]:
         """Start Spark while the processes start."""
-        session = quiet_session(self.plan.master, self.plan.output / "logs" / "spark.err", NAME)
+        log_path = self.plan.output / "logs" / "spark.err"
+        session = quiet_session(self.plan.master, log_path, NAME, light_settings(self.plan.master))
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(session.__enter__)
             self._until(started.done, "Spark has not started")
@@ -176,6 +178,7 @@ class _Demo:
         problems = list(report.problems)
         if report.bronze != self.plan.sent:
             problems.append(f"bronze has {report.bronze:,} rows, {self.plan.sent:,} messages were sent")
+        problems += [f"the trace of {life['life']} has not everything" for life in verdict.incomplete]
         return Result(
             **self._asked(),
             **{name: summary[name] for name in ("delivered", "frames_lost", "naks", "repairs", "repaired")},

@@ -89,19 +89,16 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
     looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
     whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))
     known = F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno"))
-    stream = [F.col(name).alias(f"row_{name}") for name in STREAM]
     met = looked.select(
-        *stream,
+        *STREAM,
         "event",
         "at_ns",
         whose.alias("whose"),
         known.alias("seqno"),
         F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno_last")).alias("seqno_last"),
-        _place(F.floor(known / BLOCK_SEQNOS)).alias("place"),
-    ).join(F.broadcast(_near(wanted)), "place")
+        F.floor(known / BLOCK_SEQNOS).alias("block"),
+    ).join(F.broadcast(_near(wanted)), [*STREAM, "block"])
     for_it = (F.col("whose") == F.col("member")) | (is_one_of("REPAIR") & (F.col("whose") == 0))
-    for name in STREAM:
-        for_it &= F.col(f"row_{name}") == F.col(name)
     met = met.where(for_it & (F.col("seqno_last") >= F.col("first")))
     some_of_it = F.col("seqno") <= F.col("last")
     asked = F.col("at_ns") >= F.col("nak_ns")
@@ -122,12 +119,7 @@ def _near(wanted: DataFrame) -> DataFrame:
     """Return each gap once for each block of seqnos in which a row may begin that has to do with it."""
     first, last = F.col("first"), F.col("last") + F.col("reach")
     blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))
-    return wanted.withColumn("block", F.explode(blocks)).withColumn("place", _place(F.col("block")))
-
-
-def _place(block: Column) -> Column:
-    """Return a stream and a block of its seqnos as one number, which Spark joins on faster than on five."""
-    return F.xxhash64(*STREAM, block.cast("bigint"))
+    return wanted.withColumn("block", F.explode(blocks))
 
 
 def _when(condition: Column, event: str) -> Column:

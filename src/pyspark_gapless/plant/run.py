@@ -325,6 +325,8 @@ def quiet_session(
 
     ``settings`` are those of a session that is started here; one that is there keeps its own.
     """
+    from py4j.protocol import Py4JNetworkError
+
     before = running()
     with _errors_into(log_path), _own_interrupts():
         spark = session(name, master=master, settings=None if before else settings, log_level="WARN")
@@ -332,7 +334,9 @@ def quiet_session(
         yield spark
     finally:
         if before is None:
-            spark.stop()
+            # A JVM that has died cannot be stopped; what died with it is told by whoever was at work there.
+            with suppress(ConnectionError, Py4JNetworkError):
+                spark.stop()
 
 
 @contextmanager

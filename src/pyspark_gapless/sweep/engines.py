@@ -102,6 +102,8 @@ class OnSpark(Engine):
 
     def explain(self, error: BaseException) -> SweepError | None:
         """Return in words why a chunk has failed."""
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            return SweepError("Spark has died; what was done before is kept, and the same command goes on")
         if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
             return None
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

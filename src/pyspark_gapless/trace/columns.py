@@ -24,6 +24,7 @@ LIVES: Mapping[str, str] = {
     "release": "string",
     "retransmits": "boolean",
     "stores": "boolean",
+    "whole": "boolean",
     "knobs": "map<string,string>",
 }
 """Every column of a line about a life. Only ``seed``, ``life`` and ``name`` are there for lives without rows."""

@@ -10,7 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import GaplessError
-from gapless.trace.schema import CODES, NAMES
+from gapless.trace.lives import LIVES as SIDE_FILE, read_lives
+from gapless.trace.schema import CODES, NAMES, life_id
 from gapless.trace.sealing import seal
 from pyspark_gapless.datasets.dataset import differences
 from pyspark_gapless.trace.columns import COLUMNS, LIVES, ddl
@@ -47,7 +48,7 @@ class Trace:
     def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
         wrong = [*differences(rows.schema, COLUMNS), *differences(lives.schema, LIVES)]
         if wrong:
-            raise TraceError(f"this is no trace: {'; '.join(wrong)}; docs/trace.md lists the columns")
+            raise TraceError(f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns")
         self.rows = rows.select(*COLUMNS)
         self.lives = lives.select(*LIVES)
         self._once: dict[str, DataFrame] = {}
@@ -59,7 +60,7 @@ class Trace:
         Raises:
             TraceError: There is no trace, or what is there is none.
         """
-        cls.seal(path)
+        live = cls.seal(path)
         where = str(path)
         if "://" not in where:
             where = Path(where).absolute().as_uri()
@@ -73,27 +74,35 @@ class Trace:
         wrong = differences(found.schema, COLUMNS)
         if wrong:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
-        return cls(found, worked_out(_each_once(lives)))
+        lives = _each_once(lives)
+        if live:
+            lives = lives.withColumn("whole", F.col("whole") & ~F.col("life").isin(_own_lives(live)))
+        return cls(found, worked_out(lives))
 
     @staticmethod
-    def seal(path: str | Path) -> None:
-        """Make sure that there is a trace in a folder of this machine, and that all of it can be read by Spark.
+    def seal(path: str | Path) -> list[Path]:
+        """Make sure that there is a trace in a folder of this machine, and that Spark can read it.
+
+        Returns the folders that a process still writes to: the last rows of its lives cannot be read yet.
 
         Raises:
             TraceError: There is none.
         """
         if "://" in str(path):
-            return
+            return []
         folder = Path(path)
         if not folder.is_dir():
             what = "is no folder" if folder.exists() else "no such folder"
             raise TraceError(f"{folder}: {what}; expected one with a trace")
-        seal(folder)
+        live = sorted({journal.parent for journal in seal(folder).live})
         if next(folder.rglob("*.parquet"), None) is None or next(folder.rglob("lives.jsonl"), None) is None:
+            if live:
+                raise TraceError(f"{folder}: its processes still write to it and have filled no file; let them end")
             raise TraceError(
                 f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
                 f" gapless sim 1 --trace {folder}"
             )
+        return live
 
     def of(self, *events: str) -> DataFrame:
         """Return the rows of some events."""
@@ -130,8 +139,8 @@ class Trace:
         """Whether of some lives only a sample of the rows was written."""
         return SAMPLED in {mode for _, mode in self.kinds}
 
-    def recorded(self, column: str, where: str = "own") -> DataFrame:
-        """Return the seeds and ids, as ``column``, of the lives that have rows, or that ``where`` holds for."""
+    def recorded(self, column: str, where: str = "own and whole") -> DataFrame:
+        """Return the seeds and ids, as ``column``, of the lives with all their rows, or that ``where`` holds for."""
         return F.broadcast(self.lives.where(where).select("seed", F.col("life").alias(column)))
 
     @cached_property
@@ -139,8 +148,15 @@ class Trace:
         """The same without the rows of lives that were sampled: for checks that need every row."""
         if not self.sampled:
             return self
-        sampled = self.recorded("member", f"mode = '{SAMPLED}'")
-        return Trace(self.rows.join(sampled, ["seed", "member"], "left_anti"), self.lives)
+        return self.without(self.recorded("member", f"mode = '{SAMPLED}'"))
+
+    def without(self, lives: DataFrame) -> Trace:
+        """Return the same without the rows of some lives (``seed``, ``member``): what they did is not known."""
+        lives = F.broadcast(lives.select("seed", "member"))
+        gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
+        marked = self.lives.join(gone, ["seed", "life"], "left")
+        marked = marked.withColumn("whole", F.col("whole") & F.col("gone").isNull())
+        return Trace(self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked.drop("gone")))
 
     def named(self, frame: DataFrame) -> DataFrame:
         """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
@@ -176,10 +192,15 @@ def event_name(column: Column) -> Column:
     return F.create_map(*pairs)[column.cast("int")]
 
 
+def _own_lives(folders: list[Path]) -> list[int]:
+    """Return the lives whose rows are in these file sets."""
+    return [life_id(life.name) for folder in folders for life in read_lives(folder / SIDE_FILE) if life.own]
+
+
 def _each_once(lives: DataFrame) -> DataFrame:
     """Return one line for each life: its own, if there is one. A line that was cut off is left out."""
     lives = lives.where("life is not null").fillna({"seed": 0, "own": False, "name": "", "member": "", "every": 0})
-    lives = lives.fillna({"mode": "", "clock": "", "release": "", "retransmits": True, "stores": False})
+    lives = lives.fillna({"mode": "", "clock": "", "release": "", "retransmits": True, "stores": False, "whole": True})
     everything = F.struct(*LIVES)
     chosen = lives.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
     return chosen.select("chosen.*")

@@ -64,15 +64,19 @@ def no_creation(trace: Trace) -> DataFrame:
     """
     leaps = sends(trace).groupBy(*AT).agg(F.min("leap").alias("leap")).where("leap is not null").select(*AT, "leap.*")
     found = violations("S1", leaps, says("%s goes out as new, but %d was last", span(), "k"))
+    # A sample of the origin shows what was sent only up to its last multiple, and a delivery may end behind that.
+    every = F.greatest("every", F.lit(1))
+    known = trace.lives.where("own and whole").select("seed", F.col("life").alias("origin"), every.alias("every"))
+    reached = F.col("seqno_last") - F.col("seqno_last") % F.col("every")
     beyond = (
         parts(trace)
-        .join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
+        .join(F.broadcast(known), ["seed", "origin"])
         .join(F.broadcast(sent(trace)), [*STREAM], "left")
-        .where(F.col("seqno_last") > F.coalesce("sent", F.lit(0)))
-        .select(*PART, F.coalesce("sent", F.lit(0)).alias("sent"))
+        .where(reached > F.coalesce("sent", F.lit(0)))
+        .select(*PART, F.coalesce("sent", F.lit(0)).alias("sent"), "every")
     )
     far = trace.once("beyond", lambda: beyond)
-    rows = in_order(trace).join(F.broadcast(far), [*PART]).where(F.col("seqno_last") > F.col("sent"))
+    rows = in_order(trace).join(F.broadcast(far), [*PART]).where(reached > F.col("sent"))
     never = violations(
         "S1", first_of(rows, *PART), says("delivers %s, but %d was the last that was sent", span(), "sent")
     )

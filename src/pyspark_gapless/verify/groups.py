@@ -95,7 +95,10 @@ def views(trace: Trace) -> DataFrame:
 
 
 def one_group(trace: Trace) -> DataFrame:
-    """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out."""
+    """L6: at the end all are in one view, of exactly those that are there; what comes after it is left out.
+
+    Of lives that were not recorded, or not to their end, nobody knows whether they are there: any view may have them.
+    """
     rest = at_end(trace)
     ends = rest.select("seed", "member", F.col("idx").alias("end"))
     told = trace.rare("MEMBERS").join(ends, ["seed", "member"]).where("idx < end").groupBy("seed", "member")
@@ -106,7 +109,12 @@ def one_group(trace: Trace) -> DataFrame:
         F.array_sort(F.collect_set("name")).alias("living"),
         F.count_distinct("last.view", "last.origin").alias("ids"),
     )
-    seen = F.array_sort(F.split(F.coalesce("last.reason", F.lit("")), " "))
+    # Nobody knows of a life that was not recorded, or not to its end, whether it is there.
+    unknown = trace.lives.where("not (own and whole)").groupBy("seed").agg(F.collect_set("name").alias("unknown"))
+    groups = groups.join(unknown, "seed", "left").withColumn(
+        "unknown", F.array_except(F.coalesce("unknown", F.array().cast("array<string>")), "living")
+    )
+    seen = F.array_sort(F.array_except(F.split(F.coalesce("last.reason", F.lit("")), " "), "unknown"))
     each = there.join(groups, "seed").withColumn("seen", seen)
     wrong = each.where((F.col("ids") > 1) | (F.col("seen") != F.col("living")))
     message = says(

@@ -42,6 +42,11 @@ class Verdict:
         return not self.count
 
     @property
+    def is_judged(self) -> bool:
+        """Whether any check was made: without one, that nothing is broken means nothing."""
+        return any(finding.state != NOT_CHECKED for finding in self.checks)
+
+    @property
     def count(self) -> int:
         """How many violations there are."""
         return sum(finding.violations for finding in self.checks)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import ConfigError
 from gapless.trace.schema import NAMES
-from pyspark_gapless.trace.trace import SAMPLED
+from pyspark_gapless.trace.trace import SAMPLED, worked_out
 from pyspark_gapless.verify.around import shown
 from pyspark_gapless.verify.checks import CHECKS
 from pyspark_gapless.verify.verdict import HELD, NOT_CHECKED, VIOLATED, Finding, Verdict
@@ -27,6 +27,8 @@ MOST_OF_ONE = 10
 """And so many of one check."""
 MOST_INCOMPLETE = 100
 """So many lives that have lost rows are named."""
+CUT = "its last rows are missing: recording had to stop, or still goes on"
+"""Why a life without a hole is not complete."""
 
 
 def verify(
@@ -43,7 +45,12 @@ def verify(
     chosen = [CHECKS[check] for check in known(only)] if only else list(CHECKS.values())
     progress("count", 0)
     counts = trace.once("counts", lambda: _counts(trace))
-    verdict, by_event = _about(trace, counts)
+    verdict = _about(trace, counts)
+    holes = worked_out(_holes(counts))
+    if not holes.isEmpty():
+        trace = trace.without(holes)
+        counts = counts.join(F.broadcast(holes.select("seed", "member")), ["seed", "member"], "left_anti")
+    by_event = _by_event(counts)
     first: list[dict[str, Any]] = []
     for check in chosen:
         rows = sum(by_event.get(event, 0) for event in check.events)
@@ -84,35 +91,51 @@ def _counts(trace: Trace) -> DataFrame:
     )
 
 
-def _about(trace: Trace, counts: DataFrame) -> tuple[Verdict, dict[str, int]]:
-    """Return the verdict without checks, and how many rows there are of each event."""
-    by_event = {
-        NAMES.get(row["event"], ""): row["n"] for row in counts.groupBy("event").agg(F.sum("rows").alias("n")).collect()
-    }
+def _by_event(counts: DataFrame) -> dict[str, int]:
+    """Return how many rows there are of each event."""
+    found = counts.groupBy("event").agg(F.sum("rows").alias("n")).collect()
+    return {NAMES.get(row["event"], ""): row["n"] for row in found}
+
+
+def _holes(counts: DataFrame) -> DataFrame:
+    """Return the lives that have lost rows, and how many."""
+    lives = counts.groupBy("seed", "member").agg(F.sum("rows").alias("rows"), F.max("last").alias("last"))
+    return lives.where("last + 1 != rows").select("seed", "member", (F.col("last") + 1 - F.col("rows")).alias("lost"))
+
+
+def _incomplete(trace: Trace, counts: DataFrame) -> list[dict[str, Any]]:
+    """Return the lives of which something is not in the trace, the first of them, with what that is."""
+    holes = trace.named(_holes(counts)).orderBy("seed", "member_name").limit(MOST_INCOMPLETE).collect()
+    found = [{"life": row["member_name"], "missing_rows": row["lost"], "why": ""} for row in holes]
+    cut = trace.lives.where("own and not whole").orderBy("seed", "name").limit(MOST_INCOMPLETE).collect()
+    return [*found, *({"life": row["name"], "missing_rows": 0, "why": CUT} for row in cut)][:MOST_INCOMPLETE]
+
+
+def _about(trace: Trace, counts: DataFrame) -> Verdict:
+    """Return the verdict without checks."""
     lives = counts.groupBy("seed", "member").agg(
-        F.sum("rows").alias("rows"),
-        F.max("last").alias("last"),
-        F.min("begin_ns").alias("begin_ns"),
-        F.max("end_ns").alias("end_ns"),
+        F.sum("rows").alias("rows"), F.min("begin_ns").alias("begin_ns"), F.max("end_ns").alias("end_ns")
     )
-    holes = lives.where(F.col("last") + 1 != F.col("rows"))
-    named = trace.named(holes).orderBy("seed", "member_name").limit(MOST_INCOMPLETE).collect()
     spans = lives.groupBy("seed").agg(
-        F.count(F.lit(1)).alias("lives"), (F.max("end_ns") - F.min("begin_ns")).alias("span_ns")
+        F.count(F.lit(1)).alias("lives"),
+        F.sum("rows").alias("rows"),
+        (F.max("end_ns") - F.min("begin_ns")).alias("span_ns"),
     )
     about = spans.agg(
-        F.count(F.lit(1)).alias("seeds"), F.sum("lives").alias("lives"), F.max("span_ns").alias("span_ns")
+        F.count(F.lit(1)).alias("seeds"),
+        F.sum("lives").alias("lives"),
+        F.sum("rows").alias("rows"),
+        F.max("span_ns").alias("span_ns"),
     ).collect()[0]
-    verdict = Verdict(
-        events=sum(by_event.values()),
+    return Verdict(
+        events=about["rows"] or 0,
         lives=about["lives"] or 0,
         seeds=about["seeds"],
         span_ns=about["span_ns"] or 0,
         mode=SAMPLED if trace.sampled else "full",
         simulated=trace.simulated,
-        incomplete=[{"life": row["member_name"], "missing_rows": row["last"] + 1 - row["rows"]} for row in named],
+        incomplete=_incomplete(trace, counts),
     )
-    return verdict, by_event
 
 
 def _why_not(check: Check, trace: Trace, rows: int) -> str:
