@@ -10,8 +10,10 @@ import json
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from gapless.errors import GaplessError, TimedOutError
 from gapless.spool import SpoolView
 from gapless.spool.collector import Collector
 from gapless.trace import Recorder
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 TELL_S: Final = 0.1
 """Time between two lines."""
+TRIES: Final = 5
+"""So often the collector tries to come in."""
 
 
 class Part:
@@ -129,12 +133,30 @@ class Collecting(Part):
 
     def run(self) -> None:
         """Collect until the end."""
-        options: Any = {"transport": self.transport(), **self.options()}
-        with Collector(self.plan.spool, GROUP, name=COLLECTOR, **options) as collector:
+        collector = self._joined()
+        try:
             self.follow()
             while not self.over.wait(TELL_S):
                 collector.check()
                 say(collected=collector.status.messages)
+        finally:
+            collector.stop()
+
+    def _joined(self) -> Collector:
+        """Come into the group; where that takes too long, as on a busy machine, once more with another transport."""
+        for left in reversed(range(TRIES)):
+            options: Any = {"transport": self.transport(), **self.options()}
+            collector = Collector(self.plan.spool, GROUP, name=COLLECTOR, **options)
+            try:
+                collector.start().joined()
+            except TimedOutError:
+                with suppress(GaplessError):
+                    collector.stop()
+                if not left:
+                    raise
+            else:
+                return collector
+        raise AssertionError
 
 
 def say(**what: object) -> None:

@@ -28,7 +28,7 @@ MARKER: Final = "demo.json"
 TOLD: Final = ("messages", "loss", "seed", "spark")
 """What stands in it: a file of that name with anything else is somebody else's."""
 CONFIG: Final = Config.make(
-    found_after="200ms",
+    found_after="500ms",
     join_interval="50ms",
     heartbeat_interval="300ms",
     suspect_after="2s",
