@@ -1,7 +1,7 @@
 """How many of the planted bugs of the simulator do the checks of traces see?
 
 For each bug: the first seeds at which the simulator's own checks fail are run again with a trace; all traces are
-verified at once. Run it with ``python bench/verify_mutants.py FOLDER``; the table is in docs/verify.md.
+verified at once. Run it with ``python bench/verify_mutants.py FOLDER``.
 """
 
 from __future__ import annotations
