@@ -29,12 +29,13 @@ def inner_values(knob: Knob) -> st.SearchStrategy[Any]:
 
 
 def fitted(values: dict[str, Any]) -> Config:
-    """Any values, with those lowered that would exceed the knob that bounds them."""
+    """Any values, with those moved that the knob that bounds them would refuse."""
     values["ack_threshold"] = min(values["ack_threshold"], values["capacity"])
     if values["xmit_interval_ns"]:
         values["xmit_interval_ns"] = max(values["xmit_interval_ns"], 1000)
         values["min_grace_ns"] = min(values["min_grace_ns"], values["xmit_interval_ns"])
         values["min_retry_ns"] = min(values["min_retry_ns"], values["xmit_interval_ns"])
+        values["pin_after_ns"] = max(values["pin_after_ns"], 2 * values["xmit_interval_ns"])
     values["discard_delivered"] = values["discard_delivered"] and not values["xmit_from_random_member"]
     values["far_limit"] = max(values["far_limit"], values["capacity"])
     values["repair_budget_bytes"] = max(values["repair_budget_bytes"], values["max_frame_bytes"])
