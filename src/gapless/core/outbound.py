@@ -372,11 +372,10 @@ class Outbound:
             return
         for peer in sorted(self._unconfirmed):
             self.tell_start(peer, context)
+        longest_ns = self.config.stability_interval_ns
         if self.config.retransmits:
             self._see_to_the_end(context)
             longest_ns = max(self.config.xmit_interval_ns, self._least_interval_ns)
-        else:
-            longest_ns = self.config.stability_interval_ns
         self._tail_interval_ns = min(2 * self._tail_interval_ns, longest_ns)
         self._tail_ns = context.now_ns + self._tail_interval_ns
 
@@ -388,10 +387,12 @@ class Outbound:
             self._announce_marks(context)
         elif starved:
             return  # what was asked for and held back goes first
+        elif self._first_wanted:
+            # Unasked the first message would be no answer, and leave no budget for one: let the receiver ask anew.
+            self._first_wanted = False
+            self._tell_marks(self.to, context)
         elif tail == "resend all":
             self._resend(window.low + 1, window.high, self.to, context)
-        elif self._first_wanted:
-            self._send_first(context)  # the budget had gone to the last one, which is of no use without the first
         elif self._stands_still:
             self._resend(window.high, window.high, self.to, context)
         self._seen = window.low, window.high
@@ -409,15 +410,18 @@ class Outbound:
         if window.low == window.high:
             return
         if self.row.release == "acks":
-            behind = [peer for peer in self.acks.behind(window.high) if peer != self.me]
-            behind = [peer for peer in behind if peer not in self._unconfirmed]
+            behind = [peer for peer in self.acks.behind(window.high) if peer not in {self.me, *self._unconfirmed}]
             if not behind:
                 return
             to = behind[0] if len(behind) == 1 else None
         else:
             to = None
-        context.step("TAIL_OUT", self.me, peer=to, low=window.low, high=window.high, epoch=self.epoch)
-        context.transmit(to, Tail(self.me, window.low, window.high, None, 0, self.epoch))
+        self._tell_marks(to, context)
+
+    def _tell_marks(self, to: Address | None, context: Context) -> None:
+        low, high = self.window.low, self.window.high
+        context.step("TAIL_OUT", self.me, peer=to, low=low, high=high, epoch=self.epoch)
+        context.transmit(to, Tail(self.me, low, high, None, 0, self.epoch))
 
     def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:
         """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""

@@ -166,9 +166,9 @@ FIRST = (
     Mutant(
         "tail too short",
         "the announcement names what is purged as the end",
-        "gapless.core.outbound:Outbound._announce_marks",
-        "Tail(self.me, window.low, window.high, None",
-        "Tail(self.me, window.low, window.low, None",
+        "gapless.core.outbound:Outbound._tell_marks",
+        "Tail(self.me, low, high, None",
+        "Tail(self.me, low, low, None",
     ),
     # Repairs
     Mutant(
