@@ -17,6 +17,7 @@ from gapless.face.message import Batch, Message
 from gapless.face.timing import Time, deadline, duration_ns
 from gapless.modes import Mode
 from gapless.transport.base import log
+from gapless.transport.driver import result_of
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(steps: Steps[_T]) -> _T:
 
 
 def _until(wait: Wait) -> Any:
-    return wait.future.result(wait.left_s())
+    return result_of(wait.future, wait.until_ns)
 
 
 class Sent(Receipt):
@@ -78,6 +79,8 @@ class Request(Question):
 
 class Group(Face):
     """One member of one group; made by :func:`join`, and a member inside ``with``."""
+
+    _direct = True
 
     # Coming and going
 
@@ -156,12 +159,18 @@ class Group(Face):
 
     def receive(self, timeout: Time | None = None) -> Message | None:
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
-        return cast("Message | None", run(self._own.receive(self._own.inbox.next_item, deadline(timeout))))
+        own, until_ns = self._own, deadline(timeout)
+        own.lead(until_ns)
+        return cast("Message | None", run(own.receive(own.inbox.next_item, until_ns)))
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over messages many at a time: those of one sender that came together."""
         own = self._own
-        while (found := run(own.receive(own.inbox.next_batch))) is not None:
+        while True:
+            own.lead(None)
+            found = run(own.receive(own.inbox.next_batch))
+            if found is None:
+                return
             yield cast("Batch", found)
 
     def events(self) -> Iterator[Message | Told]:
@@ -171,7 +180,9 @@ class Group(Face):
 
     def next_event(self, timeout: Time | None = None) -> Message | Told | None:
         """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
-        return run(self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True))
+        own, until_ns = self._own, deadline(timeout)
+        own.lead(until_ns)
+        return run(own.receive(own.inbox.next_item, until_ns, all_events=True))
 
     def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
         """Wait until the view has at least ``count`` members, this one included."""
@@ -186,8 +197,9 @@ class Group(Face):
 
         Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
         """
-        own = self._own
-        return run(own.receive(own.inbox.next_batch, deadline(timeout), all_events=True))
+        own, until_ns = self._own, deadline(timeout)
+        own.lead(until_ns)
+        return run(own.receive(own.inbox.next_batch, until_ns, all_events=True))
 
     # Requests
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Face:
     """One member of one group."""
 
+    _direct = False
+    """Whether the thread that sends waits, and so can see to it itself."""
+
     def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         self._core: Core | None = None
         known = JoinOptions.__annotations__
@@ -33,7 +36,7 @@ class Face:
         self._timeout: Time | None = chosen.pop("timeout", None)
         if (hooks := chosen.pop("state", None)) is not None:
             chosen["state"] = State(hooks)
-        self._core = Core(Options(**chosen))
+        self._core = Core(Options(**chosen), direct=self._direct)
 
     @property
     def _own(self) -> Core:

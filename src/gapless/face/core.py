@@ -98,8 +98,10 @@ Steps = Generator[Wait, Any, _T]
 class Core:
     """One member of one group, as both faces see it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, direct: bool = False) -> None:
+        """Prepare to join; with ``direct`` the thread that sends, and waits for that anyway, sees to it itself."""
         self.options = options
+        self._direct = direct
         self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None, sifts=not options.stores)
         self.closing = False
         self._handle: Handle | None = None
@@ -217,7 +219,8 @@ class Core:
             timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
             if self.closing:
                 raise self._closed()
-            sent = self.handle.send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+            send = self.handle.send_now if self._direct else self.handle.send
+            sent = send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
             self._sending.add(sent)
             try:
                 outcome = yield Wait(sent)
@@ -297,6 +300,11 @@ class Core:
         """Return the next message if that takes no more than a look."""
         self._check_process()
         return self.inbox.next_of_run()
+
+    def lead(self, until_ns: int | None) -> None:
+        """Drive in this thread, if no other does, until there is something to read."""
+        if not self.inbox.come_back() and self._handle is not None:
+            self._handle.lead(self.inbox.is_there, until_ns)
 
     def receive(
         self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False

@@ -205,6 +205,20 @@ class Inbox:
             self._read += 1
             return self._rest.popleft()
 
+    def come_back(self) -> bool:
+        """Count what was read as consumed, if that was all; return whether there is more."""
+        with self._lock:
+            if self.is_there():
+                return True
+            if self._read:
+                read, self._read = self._read, 0
+                self._done(read)
+            return False
+
+    def is_there(self) -> bool:
+        """Return whether there is something to read, or nothing more will come."""
+        return bool(self._rest or self._items or self._sifted or self.ended)
+
     def next_item(self) -> Message | Told | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""
         with self._lock:

@@ -44,6 +44,9 @@ TICKS_A_TURN = 16
 BEHIND_NS = 20_000_000
 """So long the clock waits for datagrams that have come and are not read yet."""
 
+NEVER_NS = 1 << 63
+"""A time that never comes."""
+
 _LOOKS = 5
 
 
@@ -80,6 +83,9 @@ class Seat:
         self.told: dict[str, int] = {}
         self._news = Problems(logging.INFO, NEWS_NS)
         self.stopped = self.ended = False
+        self.served = False
+        self.due_ns = NEVER_NS
+        """When there is something to do though nothing has come, as of the last turn."""
         self._outbox = outbox
         self._items: list[Item] = []
         self._messages = 0
@@ -164,6 +170,8 @@ class Seat:
     def commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
         yield from self.sends.flush(self.participant, now_ns)
+        if self.calls and (owed := self._outbox.owed()):
+            yield self.refund(owed, now_ns)
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
@@ -238,11 +246,11 @@ class Seat:
             items, self._items = self._items, []
             messages, self._messages = self._messages, 0
             self._outstanding += messages
-            self._outbox.put(items, messages)
+            self._outbox.put(items)
 
     # The end
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End because of a bug, here or in the machine."""
         log.error("%s has failed and is closed", self.group, exc_info=error)
         self.error = GaplessError(f"this member of {self.group} has failed: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Sends: from the application into the machine, and what became of them back.
 
-On sending: a send waits here until the protocol thread takes it up, and before the first view until there is one. Small
+On sending: a send waits here until the next turn takes it up, and before the first view until there is one. Small
 sends that have room leave together, as if they were one, so that many of them share a frame. One that has no room waits
 in the machine, alone, so that it can be given up alone.
 
@@ -32,7 +32,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
     """A send on its way; the result says what became of it.
 
     ``delivered`` is there for messages that are acknowledged, and tells when all have them, or who has not. Cancelled
-    before the protocol thread has taken it up, nothing of it is sent; afterwards ``Handle.cancel`` is the way.
+    before a turn has taken it up, nothing of it is sent; afterwards ``Handle.cancel`` is the way.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
 
 
 class Sends:
-    """The sends of one member. ``put`` may be called by any thread, all else by the protocol thread."""
+    """The sends of one member. ``put`` may be called by any thread, all else inside a turn."""
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
@@ -170,6 +170,9 @@ class Sends:
             for sent in together:
                 sent.fail(error)
             return None
+        except Exception:
+            self._queue.extendleft(reversed(together))  # a failure of the machine is told to all that wait
+            raise
         self._taken[ready.ticket] = together
         for sent in together:
             sent.ticket = ready.ticket
