@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from gapless.errors import DepartedError, GaplessError
-from gapless.face.base import Face, Question, Receipt
+from gapless.face.base import Face, Question, Receipt, receipt
 from gapless.face.core import HURRY_S, Steps, Wait
 from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
@@ -117,6 +117,10 @@ class Group(Face):
         it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
         what is said of it beside its payload.
         """
+        if mode == Mode.ORDERED and timeout is None and headers is None:
+            accepted = self._own.send_at_once(payload, to, loopback)
+            if accepted is not None:
+                return Sent(self._own, accepted, 1)
         return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
 
     def send_many(
@@ -133,9 +137,10 @@ class Group(Face):
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
-        sent = run(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
+        own = self._own
+        sent = run(own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
-        return Sent(self._own, sent)
+        return receipt(Sent, own, sent)
 
     def try_send(
         self,
@@ -148,20 +153,22 @@ class Group(Face):
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
         sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
-        return None if sent is None else Sent(self._own, sent)
+        return None if sent is None else receipt(Sent, self._own, sent)
 
     # Receiving
 
     def __iter__(self) -> Iterator[Message]:
-        own = self._own
-        while (message := own.next_at_hand() or self.receive()) is not None:
+        while (message := self.receive()) is not None:
             yield message
 
     def receive(self, timeout: Time | None = None) -> Message | None:
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
-        own, until_ns = self._own, deadline(timeout)
+        own = self._own
+        if (message := own.next_at_hand()) is not None:
+            return message
+        until_ns = deadline(timeout)
         own.lead(until_ns)
-        return cast("Message | None", run(own.receive(own.inbox.next_item, until_ns)))
+        return own.next_at_hand() or cast("Message | None", run(own.receive(own.inbox.next_item, until_ns)))
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over messages many at a time: those of one sender that came together."""

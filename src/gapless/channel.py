@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from gapless.errors import DepartedError, GaplessError
-from gapless.face.base import Face, Question, Receipt
+from gapless.face.base import Face, Question, Receipt, receipt
 from gapless.face.core import HURRY_S, Steps, Wait
 from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
@@ -167,7 +167,7 @@ class Group(Face):
         """
         sent = await drive(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
-        return Sent(self._own, sent)
+        return receipt(Sent, self._own, sent)
 
     async def try_send(
         self,
@@ -180,7 +180,7 @@ class Group(Face):
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
         sent = await drive(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
-        return None if sent is None else Sent(self._own, sent)
+        return None if sent is None else receipt(Sent, self._own, sent)
 
     # Receiving
 

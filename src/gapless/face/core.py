@@ -29,7 +29,6 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
-from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
 from gapless.face.requests import Asked
@@ -46,7 +45,6 @@ from gapless.headers import (
     wrap_plain,
 )
 from gapless.identity import Address
-from gapless.metrics import Look
 from gapless.modes import Mode
 from gapless.published import Published
 from gapless.run import LENGTH_BYTES
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
     from gapless.core.ready import Ready
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
+    from gapless.metrics import Look
     from gapless.transport.handle import Handle
     from gapless.transport.sends import Sent
 
@@ -204,6 +203,17 @@ class Core:
         messages = with_headers(messages, headers) if headers is not None else list(map(wrap_plain, messages))
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
 
+    def send_at_once(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
+        """Send an ordered message if that needs no waiting for anything; None if it was not sent."""
+        address = self.find(to)
+        message = wrap_plain(as_payload(payload))
+        if self.closing:
+            return None
+        try:
+            return self.handle.send_at_once((message,), to=address, loopback=loopback)
+        except LocalProtocolError as error:
+            raise self._explained(error, address) from None
+
     def _send(
         self,
         messages: Sequence[bytes],
@@ -263,10 +273,11 @@ class Core:
         error = None if self._handle is None else self._handle.error
         return error or ClosedError(f"this member of {self.options.group} is closed: join again{more}")
 
-    def delivered(self, sent: Sent, timeout: Time | None) -> Steps[None]:
+    def delivered(self, sent: Sent | None, timeout: Time | None) -> Steps[None]:
         """Wait until everybody has delivered what was sent."""
-        if sent.delivered is None:
-            raise LocalProtocolError(f"nobody tells when an {sent.mode} message has arrived: send with 'acknowledged'")
+        if sent is None or sent.delivered is None:
+            mode = Mode.ORDERED if sent is None else sent.mode
+            raise LocalProtocolError(f"nobody tells when an {mode} message has arrived: send with 'acknowledged'")
         try:
             event = yield Wait(sent.delivered, deadline(timeout))
         except GaplessError:
@@ -299,7 +310,7 @@ class Core:
     def next_at_hand(self) -> Message | None:
         """Return the next message if that takes no more than a look."""
         self._check_process()
-        return self.inbox.next_of_run()
+        return self.inbox.next_at_hand()
 
     def lead(self, until_ns: int | None) -> None:
         """Drive in this thread, if no other does, until there is something to read."""
@@ -414,6 +425,8 @@ class Core:
 
     def explain(self) -> Steps[Explanation]:
         """Look at the machine."""
+        from gapless.face import insight  # nothing needs it before somebody asks
+
         inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
         asking = self.handle.ask(lambda member: insight.explain(member, group, inbox.names, inbox.unread, most))
         result: Explanation = yield Wait(asking)
@@ -421,6 +434,8 @@ class Core:
 
     def health(self) -> Steps[Health]:
         """Judge how things stand; also when this member is closed."""
+        from gapless.face import insight
+
         handle = self.handle
         if not handle.is_closed:
             try:
@@ -433,11 +448,16 @@ class Core:
 
     def stats(self) -> Steps[dict[str, int]]:
         """Return every counter by its name."""
+        from gapless.face import looking  # nor this
+
         found: Look = yield Wait(looking.ask(self.handle, self.inbox))
         return {**found.gauges, **found.counters}
 
     def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
         """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        from gapless.face import looking
+        from gapless.metrics import Look
+
         address, until_ns = self.find(of), deadline(timeout)
         if address is None or address == self.inbox.me:
             found: Look = yield Wait(looking.ask(self.handle, self.inbox), until_ns)

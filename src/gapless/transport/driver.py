@@ -26,15 +26,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gapless.errors import LocalProtocolError
 from gapless.transport.seat import NEVER_NS
 from gapless.transport.shield import Shield, is_needed
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from gapless.core.ready import Ready, Transmit
+    from gapless.core.ready import Accepted, Ready, Transmit
+    from gapless.identity import Address
     from gapless.transport.seat import Seat
 
 STAND_BACK_S = 0.002
@@ -142,6 +144,41 @@ class Driver:
                 self._attend()
         else:
             self._attend()
+
+    def send(self, seat: Seat, payloads: Sequence[bytes], to: Address | None, loopback: bool | None) -> Accepted | None:
+        """Let a machine send at once, in this thread; None if it has no room, or something else goes first."""
+        if not is_needed():
+            return self._send(seat, payloads, to, loopback)
+        with Shield():
+            return self._send(seat, payloads, to, loopback)
+
+    def _send(
+        self, seat: Seat, payloads: Sequence[bytes], to: Address | None, loopback: bool | None
+    ) -> Accepted | None:
+        if not self._baton.acquire(blocking=False):
+            return None
+        try:
+            if not seat.served or seat.has_commands:
+                return None
+            self._turning = threading.get_ident()
+            try:
+                ready, accepted = seat.send(payloads, to, loopback, time.monotonic_ns())
+                pump((ready,), seat)
+            except LocalProtocolError:
+                raise  # a mistake of the caller
+            except Exception as error:  # noqa: BLE001 - as in any turn
+                accepted = None
+                seat.fail(error)
+            except BaseException as error:
+                seat.fail(error)
+                raise
+            finally:
+                self._end_turn(seat)
+            return accepted
+        finally:
+            self._baton.release()
+            if self._wanting:
+                self._attend()
 
     def result(self, future: Future[Any], until_ns: int | None) -> Any:
         """Return the result of a future once there is one, or raise TimeoutError; lead meanwhile if nobody does."""
@@ -275,19 +312,23 @@ class Driver:
             for ready in seat.ticks(now_ns):
                 pump((ready,), seat)  # alone, since what a tick may install is a view
             seat.follow()
-            deadline_ns = seat.deadline_ns
-            seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             seat.fail(error)
         except BaseException as error:
             seat.fail(error)  # from the handler of a signal that could not be made to wait
             raise
         finally:
-            self._turning = None
-            if seat.is_over:
-                self._let_go(seat)
-            elif seat.has_commands:
-                self._wanting.append(seat)
+            self._end_turn(seat)
+
+    def _end_turn(self, seat: Seat) -> None:
+        self._turning = None
+        if seat.is_over:
+            self._let_go(seat)
+            return
+        if seat.has_commands:
+            self._wanting.append(seat)
+        deadline_ns = seat.deadline_ns
+        seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
         if seat.due_ns < self._sleeps_until_ns:
             self._ring()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.core.participant import Participant
-    from gapless.core.ready import Ready
+    from gapless.core.ready import Accepted, Ready
     from gapless.identity import Address, Roster
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -152,6 +152,25 @@ class Handle:
         self._refuse_late()
         return sent
 
+    def send_at_once(
+        self, payloads: Sequence[bytes], *, to: Address | None = None, loopback: bool | None = None
+    ) -> Accepted | None:
+        """Send ordered messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
+
+        What is wrong with them raises here.
+        """
+        self._check_payloads(payloads)
+        return self._driver.send(self._seat, payloads, to, loopback)
+
+    def _check_payloads(self, payloads: Sequence[bytes]) -> None:
+        self._check()
+        if self._leaving:
+            raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
+        if not payloads or set(map(type, payloads)) != {bytes}:
+            raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
+        if max(map(len, payloads)) > self.config.max_message_bytes:
+            raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")
+
     def _put(
         self,
         payloads: Sequence[bytes],
@@ -162,14 +181,8 @@ class Handle:
         timeout_ns: int | None,
         loopback: bool | None,
     ) -> Sent:
-        self._check()
-        if self._leaving:
-            raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
         payloads = tuple(payloads)
-        if not payloads or set(map(type, payloads)) != {bytes}:
-            raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
-        if max(map(len, payloads)) > self.config.max_message_bytes:
-            raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")
+        self._check_payloads(payloads)
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns

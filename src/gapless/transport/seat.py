@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.membership import OVER
 from gapless.core.participant import Participant
-from gapless.core.ready import Expelled, Located, StateReceived, Suspected, ViewInstalled
+from gapless.core.ready import Accepted, Expelled, Located, StateReceived, Suspected, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
+from gapless.modes import Mode
 from gapless.transport.base import TURN_BYTES, Problems, log
 from gapless.transport.sends import Sends
 from gapless.units import NS_PER_S
@@ -165,7 +166,7 @@ class Seat:
     def deadline_ns(self) -> int | None:
         """When there is something to do though nothing has come."""
         all_ns = self.participant.deadline_ns, self.transport.deadline_ns, self.sends.deadline_ns
-        return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
+        return min([at_ns for at_ns in all_ns if at_ns is not None], default=None)
 
     def commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
@@ -175,6 +176,19 @@ class Seat:
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
+
+    def send(
+        self, payloads: Sequence[bytes], to: Address | None, loopback: bool | None, now_ns: int
+    ) -> tuple[Ready, Accepted | None]:
+        """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""
+        ready = self.participant.send(payloads, now_ns, to=to, mode=Mode.ORDERED, wait=False, loopback=loopback)
+        accepted = None
+        for at, event in enumerate(ready.events):
+            if type(event) is Accepted and event.ticket == ready.ticket:
+                accepted = event
+                del ready.events[at]  # nobody else waits for it
+                break
+        return ready, accepted
 
     def datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""

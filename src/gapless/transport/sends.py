@@ -104,6 +104,8 @@ class Sends:
     @property
     def deadline_ns(self) -> int | None:
         """When the time of a send is over that waits for a view."""
+        if not self._queue:
+            return None
         return min((sent.deadline_ns for sent in tuple(self._queue) if sent.deadline_ns is not None), default=None)
 
     def flush(self, member: Participant, now_ns: int) -> Iterator[Ready]:

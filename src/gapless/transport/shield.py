@@ -12,6 +12,7 @@ the handler takes; then the handler is called, and what it raises goes to whoeve
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK", "SIGPROF", "SIGVTALRM")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 """Those that programs handle; what a handler of another one raises inside a turn ends the group."""
-# Without the names that the module puts around numbers, which take longer than all else here.
-_handler_of: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_handle: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+# Below the names that the module signal puts around numbers, which take longer than all else here.
+_BELOW = sys.modules.get("_signal", signal)
+_handler_of: Callable[[int], Any] = _BELOW.getsignal
+_handle: Callable[[int, Any], Any] = _BELOW.signal
 
 
 def is_needed() -> bool:
