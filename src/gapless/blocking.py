@@ -80,8 +80,6 @@ class Request(Question):
 class Group(Face):
     """One member of one group; made by :func:`join`, and a member inside ``with``."""
 
-    _direct = True
-
     # Coming and going
 
     def open(self) -> Self:

@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 from gapless.config import Config
 from gapless.core.ready import Accepted, Delivery, Left, Ready
 from gapless.errors import ClosedError, GaplessError
+from gapless.identity import Address
 from gapless.transport import Handle, Memory, MemoryNetwork
-from tests.transport.gatherings import PATIENCE_S
+from gapless.transport.seat import Call
+from gapless.units import NS_PER_S
+from tests.transport.gatherings import PATIENCE_S, Guest, gathering
 from tests.transport.processes import QUICK
 
 SELDOM = {**QUICK, "heartbeat_interval": "60s", "suspect_after": "200s", "merge_interval": "200s"}
@@ -120,42 +124,80 @@ def test_a_thread_that_sends_and_waits_sees_to_it_itself() -> None:
         assert member.get() == [b"now"]
 
 
+@contextmanager
+def noted(member: Watched) -> Iterator[tuple[threading.Event, list[str]]]:
+    """Note which thread reads what comes next, and when it has."""
+    read, readers, receive = threading.Event(), [], member.transport.receive
+
+    def receive_noted(limit: int) -> list[bytes]:
+        found = receive(limit)
+        if found:
+            readers.append(threading.current_thread().name)
+            read.set()
+        return found
+
+    member.until_this_thread_leads()
+    member.transport.receive = receive_noted  # type: ignore[method-assign]
+    yield read, readers
+
+
 def test_the_protocol_thread_takes_over_from_one_that_does_not_come_back() -> None:
-    with watched() as member:
-        read, receive = threading.Event(), member.transport.receive
-        readers: list[str] = []
+    with watched() as member, noted(member) as (read, readers):
+        member.transport.put(b"nonsense")
+        assert read.wait(PATIENCE_S)
+        assert readers == ["gapless"]
 
-        def receive_noted(limit: int) -> list[bytes]:
-            found = receive(limit)
-            if found:
-                readers.append(threading.current_thread().name)
-                read.set()
-            return found
 
-        member.until_this_thread_leads()
-        member.transport.receive = receive_noted  # type: ignore[method-assign]
+def test_the_protocol_thread_takes_over_from_one_that_has_waited_for_long() -> None:
+    with watched() as member, noted(member) as (read, readers):
+        assert member.get(timeout_s=0.1) == []
         member.transport.put(b"nonsense")
         assert read.wait(PATIENCE_S)
         assert readers == ["gapless"]
 
 
 def test_sends_that_nobody_waits_for_do_not_keep_the_protocol_thread_from_reading() -> None:
-    with watched() as member:
-        member.until_this_thread_leads()
-        read, receive = threading.Event(), member.transport.receive
-
-        def receive_noted(limit: int) -> list[bytes]:
-            found = receive(limit)
-            if found:
-                read.set()
-            return found
-
-        member.transport.receive = receive_noted  # type: ignore[method-assign]
+    with watched() as member, noted(member) as (read, _):
         member.transport.put(b"nonsense")
         until_s = time.monotonic() + PATIENCE_S
         while not read.is_set():
             assert time.monotonic() < until_s
             member.handle.send([b"and nobody waits"])
+
+
+def test_who_only_looks_reads_by_itself() -> None:
+    with watched() as member, noted(member) as (read, readers):
+        until_s = time.monotonic() + PATIENCE_S
+        while threading.current_thread().name not in readers:  # the protocol thread may be faster now and then
+            assert time.monotonic() < until_s
+            member.until_this_thread_leads()
+            read.clear()
+            member.transport.put(b"nonsense")
+            while not read.is_set():
+                assert time.monotonic() < until_s
+                assert member.get(timeout_s=0) == []
+
+
+def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
+    with watched() as member:
+        member.until_this_thread_leads()
+        driver, seat, seen = member.handle._driver, member.handle._seat, threading.Event()
+        baton = driver._baton
+
+        class Late:
+            """The baton; somebody wants something, and finds it taken, just before it is put down."""
+
+            acquire, locked = baton.acquire, baton.locked
+
+            def release(self) -> None:
+                driver._baton = baton
+                seat.calls.append(Call(lambda _: seen.set()))
+                driver._wanting.append(seat)
+                baton.release()
+
+        driver._baton = Late()  # type: ignore[assignment]
+        member.handle.send_now([b"x"])
+        assert seen.wait(PATIENCE_S)
 
 
 def test_who_only_looks_sees_everything() -> None:
@@ -189,14 +231,45 @@ def test_of_two_that_wait_both_are_served() -> None:
 
 
 def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
-    with watched(capacity=4, max_unconsumed=4) as member:
+    with watched(capacity=4, max_unconsumed=4, pin_after="100s") as member:
         member.handle.send([b"more than there is room for"] * 20)
         outcomes: list[Any] = []
         with in_thread(lambda: member.handle.lead(lambda: bool(outcomes))):
+            while member.handle._driver._sleeps_until_ns < time.monotonic_ns() + PATIENCE_S * NS_PER_S:
+                pass  # until somebody sleeps at the sockets, for long
             sent = member.handle.send_now([b"late"], timeout_ns=20_000_000)
             outcomes.append(sent.result(PATIENCE_S))
             member.handle.ask(lambda machine: None).result(PATIENCE_S)  # a turn more
         assert outcomes[0][1:] == (0, "timeout")
+
+
+@pytest.mark.parametrize("over", ["memory", "udp"])
+def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> None:
+    each, ways = 150, ("send", "send_now", "send_at_once")
+
+    def send(guest: Guest, way: str) -> None:
+        for number in range(each):
+            message = [b"%s %d" % (way.encode(), number)]
+            if way != "send_at_once" or guest.handle.send_at_once(message) is None:
+                getattr(guest.handle, "send" if way == "send" else "send_now")(message).result(PATIENCE_S)
+
+    def read(guest: Guest) -> None:
+        guest.until_messages(2 * each * len(ways))
+
+    with gathering(2, over) as guests, ExitStack() as stack:
+        results = [stack.enter_context(in_thread(partial(read, guest))) for guest in guests]
+        results += [stack.enter_context(in_thread(partial(send, guest, way))) for guest in guests for way in ways]
+        stack.close()
+        assert results == [[None]] * len(results)
+        for guest in guests:
+            by_origin: dict[Address, list[bytes]] = {}
+            for delivery in guest.of(Delivery):
+                by_origin.setdefault(delivery.origin, []).extend(delivery.messages())
+            assert len(by_origin) == 2
+            for messages in by_origin.values():
+                for way in ways:
+                    mine = [message for message in messages if message.startswith(way.encode() + b" ")]
+                    assert mine == [b"%s %d" % (way.encode(), number) for number in range(each)]
 
 
 # What may happen to it
@@ -250,6 +323,36 @@ def test_control_c_inside_a_turn_waits_for_its_end() -> None:
         assert len(after) == 2
         member.get()
         member.echo(b"as if nothing had happened")
+
+
+def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
+    with watched(capacity=4, max_unconsumed=4) as member, handling(signal.SIGINT, signal.default_int_handler):
+        member.handle.send([b"more than there is room for"] * 20)
+
+        stopped: list[bool] = []
+
+        def stop_once(machine: Any) -> None:
+            send = machine.send
+
+            def send_and_stop(*messages: Any, **how: Any) -> Ready:
+                ready: Ready = send(*messages, **how)
+                if threading.current_thread() is threading.main_thread() and not stopped:
+                    stopped.append(True)
+                    os.kill(os.getpid(), signal.SIGINT)
+                return ready
+
+            machine.send = send_and_stop
+
+        member.handle.ask(stop_once).result(PATIENCE_S)
+        while member.handle._driver._baton.locked():
+            pass  # the turn of the question comes to its end
+        with pytest.raises(KeyboardInterrupt):
+            member.handle.send_now([b"interrupted"])
+        found: list[bytes] = []
+        member.handle.send([b"last"])
+        while b"last" not in found:
+            found += member.get()
+        assert b"interrupted" not in found
 
 
 def test_control_c_while_a_thread_waits_interrupts_it() -> None:

@@ -12,7 +12,7 @@ from gapless.face.joining import JoinOptions, Options, State
 from gapless.modes import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gapless.config import Config
     from gapless.core.ready import Accepted
@@ -29,8 +29,10 @@ _R = TypeVar("_R", bound="Receipt")
 class Face:
     """One member of one group."""
 
-    _direct = False
-    """Whether the thread that sends waits, and so can see to it itself."""
+    @staticmethod
+    def _later() -> Callable[[Callable[[], None]], None] | None:
+        """Return what decides when what is sent is seen to; None: at once."""
+        return None
 
     def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         self._core: Core | None = None
@@ -41,7 +43,7 @@ class Face:
         self._timeout: Time | None = chosen.pop("timeout", None)
         if (hooks := chosen.pop("state", None)) is not None:
             chosen["state"] = State(hooks)
-        self._core = Core(Options(**chosen), direct=self._direct)
+        self._core = Core(Options(**chosen), self._later())
 
     @property
     def _own(self) -> Core:

@@ -42,6 +42,7 @@ from gapless.headers import (
     join as join_headers,
     split as split_headers,
     wrap,
+    wrap_all,
     wrap_plain,
 )
 from gapless.identity import Address
@@ -97,10 +98,10 @@ Steps = Generator[Wait, Any, _T]
 class Core:
     """One member of one group, as both faces see it."""
 
-    def __init__(self, options: Options, *, direct: bool = False) -> None:
-        """Prepare to join; with ``direct`` the thread that sends, and waits for that anyway, sees to it itself."""
+    def __init__(self, options: Options, later: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """Prepare to join; what is sent is seen to at once by the thread that sends, or when ``later`` calls it."""
         self.options = options
-        self._direct = direct
+        self._later = later
         self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None, sifts=not options.stores)
         self.closing = False
         self._handle: Handle | None = None
@@ -197,10 +198,10 @@ class Core:
     ) -> Steps[Sent | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
         address, mode = self.find(to), Mode.of(mode)
-        messages: Sequence[bytes] = [as_payload(payload) for payload in payloads]
+        messages: Sequence[bytes] = as_payloads(payloads)
         if not messages:
             raise LocalProtocolError("nothing to send: give at least one message")
-        messages = with_headers(messages, headers) if headers is not None else list(map(wrap_plain, messages))
+        messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
 
     def send_at_once(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
@@ -229,8 +230,10 @@ class Core:
             timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
             if self.closing:
                 raise self._closed()
-            send = self.handle.send_now if self._direct else self.handle.send
+            send = self.handle.send_now if self._later is None else self.handle.send_later
             sent = send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+            if self._later is not None:
+                self._later(self.handle.see_to_it)
             self._sending.add(sent)
             try:
                 outcome = yield Wait(sent)
@@ -529,6 +532,14 @@ def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[byt
             f"{len(each)} sets of headers for {len(messages)} messages: give one for all, or one for each"
         )
     return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
+
+
+def as_payloads(payloads: Iterable[object]) -> list[bytes]:
+    """Return messages as bytes; where all are, nothing is done for each of them."""
+    messages = list(payloads)
+    if set(map(type, messages)) <= {bytes}:
+        return messages  # type: ignore[return-value]
+    return [as_payload(message) for message in messages]
 
 
 def as_payload(payload: object) -> bytes:

@@ -23,6 +23,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,6 +46,8 @@ MAY_LEAD = os.name == "posix"
 """Whether a thread that waits at the sockets can be interrupted by Ctrl-C."""
 
 _AWAKE_NS = -1
+_ROUNDS = 2
+"""So many times a thread looks again for what others want before it leaves that to whoever leads."""
 
 
 def pump(readies: Iterable[Ready], seat: Seat) -> None:
@@ -86,7 +89,7 @@ class Driver:
         # Turns
         self._baton = threading.Lock()
         self._turning: int | None = None
-        self._wanting: list[Seat] = []
+        self._wanting: deque[Seat] = deque()
         # Waiting at the sockets
         self._lead = threading.Lock()
         self._times_led = 0
@@ -132,9 +135,7 @@ class Driver:
     def wake(self, seat: Seat) -> None:
         """Let whoever leads see to what a seat wants."""
         self._wanting.append(seat)
-        self._ring()
-        if not self._lead.locked():
-            self._call_back()
+        self._tell_leader()
 
     def nudge(self, seat: Seat) -> None:
         """See to what a seat wants at once, in this thread, or let the one do it that is in a turn just now."""
@@ -210,6 +211,12 @@ class Driver:
         """Note that it does not wait any more."""
         self._following.remove(done)
         self._served = True
+
+    def _tell_leader(self) -> None:
+        """Wake whoever leads, or the protocol thread if nobody does."""
+        self._ring()
+        if not self._lead.locked():
+            self._call_back()
 
     def _ring(self, _: object = None) -> None:
         """Wake whoever waits at the sockets."""
@@ -291,12 +298,16 @@ class Driver:
 
     def _attend(self) -> None:
         """See to what seats want, unless somebody is in a turn, who will."""
-        while self._wanting and self._baton.acquire(blocking=False):
+        for _ in range(_ROUNDS):
+            if not self._wanting or not self._baton.acquire(blocking=False):
+                return
             try:
-                while self._wanting:
-                    self._turn(self._wanting.pop(), readable=False)
+                for seat in dict.fromkeys([self._wanting.popleft() for _ in range(len(self._wanting))]):
+                    self._turn(seat, readable=False)
             finally:
                 self._baton.release()
+        if self._wanting:
+            self._tell_leader()
 
     def _turn(self, seat: Seat, readable: bool) -> None:
         now_ns = time.monotonic_ns()
@@ -309,8 +320,9 @@ class Driver:
                 pump(seat.commands(now_ns), seat)
             if readable or due:
                 pump(seat.datagrams(now_ns), seat)
-            for ready in seat.ticks(now_ns):
-                pump((ready,), seat)  # alone, since what a tick may install is a view
+            if seat.is_due(now_ns):
+                for ready in seat.ticks(now_ns):
+                    pump((ready,), seat)  # alone, since what a tick may install is a view
             seat.follow()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             seat.fail(error)

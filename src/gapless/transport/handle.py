@@ -152,6 +152,17 @@ class Handle:
         self._refuse_late()
         return sent
 
+    def send_later(self, payloads: Sequence[bytes], **how: Any) -> Sent:
+        """Send as ``send`` does, with the next turn: ``see_to_it`` takes one for all that has gathered."""
+        sent = self._put(payloads, **{"to": None, "mode": Mode.ORDERED, **how})
+        self._refuse_late()
+        return sent
+
+    def see_to_it(self) -> None:
+        """Take a turn in this thread, unless another thread is in one, which then sees to what was sent."""
+        if not self.is_closed:
+            self._driver.nudge(self._seat)
+
     def send_at_once(
         self, payloads: Sequence[bytes], *, to: Address | None = None, loopback: bool | None = None
     ) -> Accepted | None:

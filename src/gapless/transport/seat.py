@@ -196,6 +196,11 @@ class Seat:
         self._behind = len(datagrams) >= DATAGRAMS_A_TURN or sum(map(len, datagrams)) >= TURN_BYTES
         return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
 
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether the machine is to be told the time."""
+        due_ns = self.participant.deadline_ns
+        return due_ns is not None and due_ns <= now_ns
+
     def ticks(self, now_ns: int) -> Iterator[Ready]:
         """Tell the machine the time for as long as something is due.
 

@@ -41,20 +41,28 @@ class Shield:
     A handler that returns ends the wait with an InterruptedError: another thread leads by then.
     """
 
-    __slots__ = ("_handlers", "_kept", "_stand_down", "open")
+    __slots__ = ("_handlers", "_kept", "_stand_down", "_taken", "open")
 
     def __init__(self, stand_down: Callable[[], None] | None = None) -> None:
         self._stand_down = stand_down
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._taken: list[int] = []
         self._kept: list[tuple[int, FrameType | None]] = []
         self.open = False
 
     def __enter__(self) -> Self:
-        for number in _SIGNALS:
-            handler = _handler_of(number)
-            if callable(handler):
-                self._handlers[number] = handler
-                _handle(number, self._on_signal)
+        try:
+            for number in _SIGNALS:
+                handler = _handler_of(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    self._taken.append(number)
+                    _handle(number, self._on_signal)
+        except ValueError:
+            self._taken.clear()  # Python was started from another thread, and that one gets the signals
+        except BaseException:
+            self._give_back()
+            raise
         return self
 
     def lower(self) -> None:
@@ -80,7 +88,29 @@ class Shield:
         raise InterruptedError
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            _handle(number, handler)
-        for number, frame in self._kept:
-            self._handlers[number](number, frame)
+        try:
+            self._give_back()
+        finally:
+            self._catch_up()
+
+    def _give_back(self) -> None:
+        """Let the handlers be as they were, though one that is back may be called, and raise, before the others are."""
+        raised: BaseException | None = None
+        while self._taken:
+            try:
+                while self._taken:
+                    _handle(self._taken[-1], self._handlers[self._taken[-1]])
+                    self._taken.pop()
+            except BaseException as error:  # noqa: BLE001 - it is raised below
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def _catch_up(self) -> None:
+        """Call the handlers of what was kept, of each, whatever another one raises."""
+        if self._kept:
+            number, frame = self._kept.pop(0)
+            try:
+                self._handlers[number](number, frame)
+            finally:
+                self._catch_up()
