@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Self
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGBREAK", "SIGPROF", "SIGVTALRM")
+_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 """Those that programs handle; what a handler of another one raises inside a turn ends the group."""
 # Below the names that the module signal puts around numbers, which take longer than all else here.
@@ -54,7 +54,7 @@ class Shield:
         try:
             for number in _SIGNALS:
                 handler = _handler_of(number)
-                if callable(handler):
+                if type(handler) is not int and callable(handler):  # no function: the default, or to ignore it
                     self._handlers[number] = handler
                     self._taken.append(number)
                     _handle(number, self._on_signal)
