@@ -252,6 +252,16 @@ class Core:
             if outcome.reason != "over" or outcome.accepted or not self.goes_on:
                 raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
 
+    def _say(self, message: bytes, to: Address | None, mode: Mode, until_ns: int | None) -> Steps[None]:
+        """Send a message of which nobody wants to know when it has been delivered."""
+        if self._later is None and not self.closing:
+            try:
+                if self.handle.send_at_once((message,), to=to, mode=mode) is not None:
+                    return
+            except LocalProtocolError as error:
+                raise self._explained(error, to) from None
+        yield from self._send([message], to, mode, until_ns)
+
     def _explained(self, error: BaseException, to: Address | None) -> BaseException:
         """Return the error that says what the machine meant by its refusal."""
         if type(error) is LocalProtocolError:
@@ -387,7 +397,7 @@ class Core:
     def _ask(self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode) -> Steps[bytes]:
         number, answer = self.inbox.pending.expect(address)
         try:
-            yield from self._send([wrap(kind, number, body)], address, mode, until_ns)
+            yield from self._say(wrap(kind, number, body), address, mode, until_ns)
             result: bytes = yield Wait(answer, until_ns)
         except GaplessError:
             raise
@@ -407,7 +417,7 @@ class Core:
         overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
         fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
         address = self.find(asked.sender)
-        yield from self._send([message], address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
+        yield from self._say(message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
 
     # Everything else
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gapless.core.ready import Accepted, Ready, Transmit
-    from gapless.identity import Address
     from gapless.transport.seat import Seat
 
 STAND_BACK_S = 0.002
@@ -146,16 +145,17 @@ class Driver:
         else:
             self._attend()
 
-    def send(self, seat: Seat, payloads: Sequence[bytes], to: Address | None, loopback: bool | None) -> Accepted | None:
-        """Let a machine send at once, in this thread; None if it has no room, or something else goes first."""
-        if not is_needed():
-            return self._send(seat, payloads, to, loopback)
-        with Shield():
-            return self._send(seat, payloads, to, loopback)
+    def send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+        """Let a machine send at once, in this thread; None if it has no room, or something else goes first.
 
-    def _send(
-        self, seat: Seat, payloads: Sequence[bytes], to: Address | None, loopback: bool | None
-    ) -> Accepted | None:
+        ``how`` is what :meth:`gapless.transport.seat.Seat.send` wants to know beside the messages.
+        """
+        if not is_needed():
+            return self._send(seat, payloads, *how)
+        with Shield():
+            return self._send(seat, payloads, *how)
+
+    def _send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
         if not self._baton.acquire(blocking=False):
             return None
         try:
@@ -163,7 +163,7 @@ class Driver:
                 return None
             self._turning = threading.get_ident()
             try:
-                ready, accepted = seat.send(payloads, to, loopback, time.monotonic_ns())
+                ready, accepted = seat.send(time.monotonic_ns(), payloads, *how)
                 pump((ready,), seat)
             except LocalProtocolError:
                 raise  # a mistake of the caller

@@ -164,14 +164,19 @@ class Handle:
             self._driver.nudge(self._seat)
 
     def send_at_once(
-        self, payloads: Sequence[bytes], *, to: Address | None = None, loopback: bool | None = None
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
+        loopback: bool | None = None,
     ) -> Accepted | None:
-        """Send ordered messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
+        """Send messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
 
-        What is wrong with them raises here.
+        What is wrong with them raises here. Nobody is told when they have been delivered.
         """
         self._check_payloads(payloads)
-        return self._driver.send(self._seat, payloads, to, loopback)
+        return self._driver.send(self._seat, payloads, to, mode, loopback)
 
     def _check_payloads(self, payloads: Sequence[bytes]) -> None:
         self._check()

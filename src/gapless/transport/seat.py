@@ -18,7 +18,6 @@ from gapless.core.participant import Participant
 from gapless.core.ready import Accepted, Expelled, Located, StateReceived, Suspected, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
-from gapless.modes import Mode
 from gapless.transport.base import TURN_BYTES, Problems, log
 from gapless.transport.sends import Sends
 from gapless.units import NS_PER_S
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.core.ready import Delivery, Event, Ready, Transmit
+    from gapless.modes import Mode
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
@@ -178,10 +178,10 @@ class Seat:
                 yield ready
 
     def send(
-        self, payloads: Sequence[bytes], to: Address | None, loopback: bool | None, now_ns: int
+        self, now_ns: int, payloads: Sequence[bytes], to: Address | None, mode: Mode, loopback: bool | None
     ) -> tuple[Ready, Accepted | None]:
         """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""
-        ready = self.participant.send(payloads, now_ns, to=to, mode=Mode.ORDERED, wait=False, loopback=loopback)
+        ready = self.participant.send(payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback)
         accepted = None
         for at, event in enumerate(ready.events):
             if type(event) is Accepted and event.ticket == ready.ticket:
