@@ -34,6 +34,13 @@ _LEASH = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.execvp(sys.argv[1
 """A server dies with us, however we end (PR_SET_PDEATHSIG)."""
 
 
+def surroundings() -> dict[str, str]:
+    """Return the environment of a process: like libraries that are installed, this one is compiled once, and kept."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join((str(ROOT), str(SOURCE)))
+    return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode")}
+
+
 class FailedError(Exception):
     """A contender could not do what was asked; the reason says why."""
 
@@ -138,7 +145,7 @@ class Group:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(SOURCE)))},
+                env=surroundings(),
                 cwd=self._folder,
                 process_group=0,  # Ctrl-C is ours to handle; all of them end when we do
             )

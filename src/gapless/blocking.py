@@ -10,13 +10,14 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from gapless.errors import DepartedError, GaplessError
-from gapless.face.base import Face, Question, Receipt
+from gapless.face.base import Face, Question, Receipt, receipt
 from gapless.face.core import HURRY_S, Steps, Wait
 from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
 from gapless.face.timing import Time, deadline, duration_ns
 from gapless.modes import Mode
 from gapless.transport.base import log
+from gapless.transport.driver import result_of
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(steps: Steps[_T]) -> _T:
 
 
 def _until(wait: Wait) -> Any:
-    return wait.future.result(wait.left_s())
+    return result_of(wait.future, wait.until_ns)
 
 
 class Sent(Receipt):
@@ -114,6 +115,10 @@ class Group(Face):
         it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
         what is said of it beside its payload.
         """
+        if mode == Mode.ORDERED and timeout is None and headers is None:
+            accepted = self._own.send_at_once(payload, to, loopback)
+            if accepted is not None:
+                return Sent(self._own, accepted, 1)
         return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
 
     def send_many(
@@ -130,9 +135,10 @@ class Group(Face):
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
-        sent = run(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
+        own = self._own
+        sent = run(own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
-        return Sent(self._own, sent)
+        return receipt(Sent, own, sent)
 
     def try_send(
         self,
@@ -145,23 +151,31 @@ class Group(Face):
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
         sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
-        return None if sent is None else Sent(self._own, sent)
+        return None if sent is None else receipt(Sent, self._own, sent)
 
     # Receiving
 
     def __iter__(self) -> Iterator[Message]:
-        own = self._own
-        while (message := own.next_at_hand() or self.receive()) is not None:
+        while (message := self.receive()) is not None:
             yield message
 
     def receive(self, timeout: Time | None = None) -> Message | None:
         """Return the next message; None when this member has left. Raises TimedOutError after ``timeout``."""
-        return cast("Message | None", run(self._own.receive(self._own.inbox.next_item, deadline(timeout))))
+        own = self._own
+        if (message := own.next_at_hand()) is not None:
+            return message
+        until_ns = deadline(timeout)
+        own.lead(until_ns)
+        return own.next_at_hand() or cast("Message | None", run(own.receive(own.inbox.next_item, until_ns)))
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over messages many at a time: those of one sender that came together."""
         own = self._own
-        while (found := run(own.receive(own.inbox.next_batch))) is not None:
+        while True:
+            own.lead(None)
+            found = run(own.receive(own.inbox.next_batch))
+            if found is None:
+                return
             yield cast("Batch", found)
 
     def events(self) -> Iterator[Message | Told]:
@@ -171,7 +185,9 @@ class Group(Face):
 
     def next_event(self, timeout: Time | None = None) -> Message | Told | None:
         """Return the next message or event; None when this member has left. Raises TimedOutError after ``timeout``."""
-        return run(self._own.receive(self._own.inbox.next_item, deadline(timeout), all_events=True))
+        own, until_ns = self._own, deadline(timeout)
+        own.lead(until_ns)
+        return run(own.receive(own.inbox.next_item, until_ns, all_events=True))
 
     def wait_for_members(self, count: int, timeout: Time | None = None) -> None:
         """Wait until the view has at least ``count`` members, this one included."""
@@ -186,8 +202,9 @@ class Group(Face):
 
         Coming back for more says that these are done with. Raises TimedOutError after ``timeout``.
         """
-        own = self._own
-        return run(own.receive(own.inbox.next_batch, deadline(timeout), all_events=True))
+        own, until_ns = self._own, deadline(timeout)
+        own.lead(until_ns)
+        return run(own.receive(own.inbox.next_batch, until_ns, all_events=True))
 
     # Requests
 

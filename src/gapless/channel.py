@@ -1,8 +1,8 @@
 """The group for asyncio: ``async with gapless.join("orders") as group:``. docs/channel.md shows all of it.
 
-A face of one handle, like blocking.py: what is done stands in face/, here is only how asyncio waits. The protocol runs
-in a thread of its own, so a program that blocks its event loop is slow, and nothing worse. Any loop of the process may
-use a group.
+A face of one handle, like blocking.py: what is done stands in face/, here is only how asyncio waits. What comes is seen
+to by the protocol thread, so a program that blocks its event loop is slow, and nothing worse; what is sent by the loop
+itself, once a round. Any loop of the process may use a group.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from weakref import WeakSet
 
 from gapless.errors import DepartedError, GaplessError
-from gapless.face.base import Face, Question, Receipt
+from gapless.face.base import Face, Question, Receipt, receipt
 from gapless.face.core import HURRY_S, Steps, Wait
 from gapless.face.joining import JoinOptions
 from gapless.face.message import Batch, Message
@@ -62,13 +64,19 @@ async def _until(wait: Wait) -> Any:
     if not future.done():
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        future.add_done_callback(partial(_ring, loop, waiter))
-        async with asyncio.timeout(wait.left_s()):
+        future.add_done_callback(partial(_ring, loop, waiter, get_ident()))
+        if wait.until_ns is None:
             await waiter
+        else:
+            async with asyncio.timeout(wait.left_s()):
+                await waiter
     return future.result()
 
 
-def _ring(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: Future[Any]) -> None:
+def _ring(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], thread: int, _: Future[Any]) -> None:
+    if get_ident() == thread:
+        _wake(waiter)  # it was this loop that saw to it
+        return
     try:
         loop.call_soon_threadsafe(_wake, waiter)
     except RuntimeError:
@@ -78,6 +86,27 @@ def _ring(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: Futu
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+class Rounds:
+    """Lets the sends of one round of an event loop leave together, at its end, in the thread of that loop.
+
+    So many tasks that send at the same time share frames, and none of them waits for another thread.
+    """
+
+    def __init__(self) -> None:
+        self._planned: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+    def __call__(self, see_to: Callable[[], None]) -> None:
+        """Plan to see to what was sent, once a round."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._planned:
+            self._planned.add(loop)
+            loop.call_soon(self._see_to, loop, see_to)
+
+    def _see_to(self, loop: asyncio.AbstractEventLoop, see_to: Callable[[], None]) -> None:
+        self._planned.discard(loop)
+        see_to()
 
 
 class Sent(Receipt):
@@ -106,6 +135,10 @@ class Request(Question):
 
 class Group(Face):
     """One member of one group; made by :func:`join`, and a member inside ``async with``."""
+
+    @staticmethod
+    def _later() -> Rounds:
+        return Rounds()
 
     def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         super().__init__(group, **options)
@@ -167,7 +200,7 @@ class Group(Face):
         """
         sent = await drive(self._own.send(payloads, to, mode, timeout, loopback=loopback, headers=headers))
         assert sent is not None
-        return Sent(self._own, sent)
+        return receipt(Sent, self._own, sent)
 
     async def try_send(
         self,
@@ -180,7 +213,7 @@ class Group(Face):
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
         sent = await drive(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
-        return None if sent is None else Sent(self._own, sent)
+        return None if sent is None else receipt(Sent, self._own, sent)
 
     # Receiving
 

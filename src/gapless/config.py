@@ -9,7 +9,6 @@ inner form, nanoseconds and bytes. What is wrong is always a :class:`gapless.err
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
@@ -228,6 +227,8 @@ class Config:
     @classmethod
     def from_toml(cls, text: str, *, table: str = "gapless") -> Config:
         """Return the config that a TOML text holds in ``table`` (dots for nesting, ``""`` for the top level)."""
+        import tomllib  # few programs have such a file, and it takes a while
+
         try:
             found: object = tomllib.loads(text)
         except (ValueError, RecursionError) as error:

@@ -17,8 +17,9 @@ run has no wrappers costs one search for the mark, whatever the number of its me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -57,6 +58,13 @@ def wrap(kind: int, number: int, body: bytes) -> bytes:
 def wrap_plain(payload: bytes) -> bytes:
     """Return a message of the application in a form that cannot be mistaken."""
     return wrap(PLAIN, 0, payload) if payload.startswith(MARK) else payload
+
+
+def wrap_all(messages: Sequence[bytes]) -> Sequence[bytes]:
+    """Return messages of the application in a form that cannot be mistaken; nearly always these same ones."""
+    if any(map(bytes.startswith, messages, repeat(MARK))):
+        return [wrap_plain(message) for message in messages]
+    return messages
 
 
 def unwrap(message: bytes) -> Wrapped | None:

@@ -8,7 +8,6 @@ functions at the end of this file; validation, the table in the docs and the com
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -125,15 +124,22 @@ class Knob:
         return outer
 
     def _error(self, shown: object, problem: str) -> ConfigError:
-        near = get_close_matches(shown, self.choices, n=1) if isinstance(shown, str) else []
+        near = near_to(shown, self.choices, 1) if isinstance(shown, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ConfigError(f"{self.key} = {shown!r}: {problem}{hint}")
+
+
+def near_to(word: str, choices: Iterable[str], most: int) -> list[str]:
+    """Return what may have been meant by a word that is none of ``choices``, the nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    return get_close_matches(word, list(choices), most)
 
 
 def unknown_knob(name: str, keys: Iterable[str]) -> ConfigError:
     """Return the error for a name that is no knob: the nearest ones first, then all of them."""
     choices = sorted(keys)
-    near = get_close_matches(name, choices, n=3)
+    near = near_to(name, choices, 3)
     hint = f"did you mean {' or '.join(repr(key) for key in near)}? " if near else ""
     return ConfigError(f"unknown knob {name!r}: {hint}The knobs are {', '.join(choices)}")
 

@@ -36,6 +36,18 @@ def test_every_member_gets_every_message_in_order(transport: str) -> None:
     run(story())
 
 
+def test_tasks_that_send_at_the_same_time_share_frames() -> None:
+    async def story() -> None:
+        async with company(2) as (one, two):
+            before = (await one.stats()).get("sent.data", 0)
+            receipts = await asyncio.gather(*(one.send(b"%d" % number) for number in range(100)))
+            assert [receipt.first for receipt in receipts] == list(range(1, 101))
+            assert (await one.stats())["sent.data"] - before < 10
+            assert await read(two, 100) == [b"%d" % number for number in range(100)]
+
+    run(story())
+
+
 def test_threads_have_the_same_names() -> None:
     with threads(2) as (one, two):
         assert {name for name in dir(gapless.Group) if not name.startswith("_")} == {

@@ -38,5 +38,12 @@ def test_a_member_brings_no_simulator(program: str) -> None:
     assert of_package(found, "sim") == []
 
 
+@pytest.mark.parametrize("program", ["import gapless.blocking", "import gapless.channel"])
+def test_a_member_brings_nothing_that_few_members_need(program: str) -> None:
+    found = imported_by(program)
+    assert of_package(found, "trace", "metrics") == []
+    assert not found & {"gapless.transport.tcp", "gapless.transport.memory", "gapless.face.insight"}
+
+
 def test_faults_on_a_real_network_are_there_when_asked_for() -> None:
     assert "gapless.sim.faults" in imported_by("from gapless.transport import Chaos")

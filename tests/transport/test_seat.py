@@ -97,19 +97,21 @@ def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
 
 def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
     outbox = Outbox(10, None)
-    outbox.put([run_of(b"x")] * 25, 25)
-    assert [outbox.consume(4) for _ in range(6)] == [0, 0, 12, 0, 0, 12]
-    assert outbox.consume(1) == 1, "all that was handed out"
+    assert [outbox.consume(4) for _ in range(6)] == [False, False, True, False, False, True]
+    assert outbox.consume(1) is False
+    assert (outbox.owed(), outbox.owed()) == (25, 0), "all of it, once"
+    assert outbox.consume(9) is False
+    assert outbox.consume(1) is True
 
 
 def test_who_waits_is_woken_once_until_it_takes() -> None:
     woken: list[int] = []
     outbox = Outbox(10, lambda: woken.append(1))
-    outbox.put([run_of(b"x")], 1)
-    outbox.put([run_of(b"y")], 1)
+    outbox.put([run_of(b"x")])
+    outbox.put([run_of(b"y")])
     assert len(woken) == 1
     assert len(outbox.take()) == 2
-    outbox.put([run_of(b"z")], 1)
+    outbox.put([run_of(b"z")])
     assert len(woken) == 2
 
 

@@ -20,7 +20,6 @@ and ``%3F`` for a question mark.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
@@ -29,6 +28,7 @@ from gapless.discovery.multicast import PORT, Multicast, default_group
 from gapless.discovery.names import REST_NS, Dns, Seeds
 from gapless.discovery.shared_file import SharedFile
 from gapless.errors import ConfigError
+from gapless.knobs import near_to
 from gapless.units import parse_duration
 
 if TYPE_CHECKING:
@@ -162,6 +162,6 @@ def _unescape(text: str) -> str:
 
 
 def _meant(word: str, known: tuple[str, ...] | dict[str, tuple[str, ...]], form: str) -> str:
-    close = get_close_matches(word, known, 1)
+    close = near_to(word, known, 1)
     hint = f"did you mean {form.format(close[0])}? " if close else ""
     return f"{hint}expected one of {', '.join(form.format(name) for name in known)}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.face.core import Core
 from gapless.face.joining import JoinOptions, Options, State
+from gapless.modes import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gapless.config import Config
+    from gapless.core.ready import Accepted
     from gapless.face.core import Payload, Steps
     from gapless.face.requests import Asked
     from gapless.face.timing import Time
@@ -21,8 +23,16 @@ if TYPE_CHECKING:
     from gapless.transport.sends import Sent as Sending
 
 
+_R = TypeVar("_R", bound="Receipt")
+
+
 class Face:
     """One member of one group."""
+
+    @staticmethod
+    def _later() -> Callable[[Callable[[], None]], None] | None:
+        """Return what decides when what is sent is seen to; None: at once."""
+        return None
 
     def __init__(self, group: str, **options: Unpack[JoinOptions]) -> None:
         self._core: Core | None = None
@@ -33,7 +43,7 @@ class Face:
         self._timeout: Time | None = chosen.pop("timeout", None)
         if (hooks := chosen.pop("state", None)) is not None:
             chosen["state"] = State(hooks)
-        self._core = Core(Options(**chosen))
+        self._core = Core(Options(**chosen), self._later())
 
     @property
     def _own(self) -> Core:
@@ -102,19 +112,26 @@ class Face:
 class Receipt:
     """What was sent: ``first .. last`` are the seqnos of the messages (0 if they have none), ``count`` how many."""
 
-    def __init__(self, core: Core, sent: Sending) -> None:
+    __slots__ = ("_core", "_sent", "count", "first", "last")
+
+    def __init__(self, core: Core, accepted: Accepted, count: int, sent: Sending | None = None) -> None:
         self._core = core
         self._sent = sent
-        accepted: Any = sent.result()
-        self.first: int = accepted.first
-        self.last: int = accepted.last
-        self.count = len(sent.payloads)
+        self.first = accepted.first
+        self.last = accepted.last
+        self.count = count
 
     def _delivered(self, timeout: Time | None) -> Steps[None]:
         return self._core.delivered(self._sent, timeout)
 
     def __repr__(self) -> str:
-        return f"<sent {self.first}..{self.last}, {self._sent.mode}>"
+        return f"<sent {self.first}..{self.last}, {Mode.ORDERED if self._sent is None else self._sent.mode}>"
+
+
+def receipt(kind: type[_R], core: Core, sent: Sending) -> _R:
+    """Return the receipt of a send that was accepted."""
+    accepted: Any = sent.result()
+    return kind(core, accepted, len(sent.payloads), sent)
 
 
 class Question:

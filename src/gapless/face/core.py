@@ -29,7 +29,6 @@ from gapless.errors import (
     TimedOutError,
     UndeliveredError,
 )
-from gapless.face import insight, looking
 from gapless.face.inbox import Inbox, Told
 from gapless.face.message import Batch, Message
 from gapless.face.requests import Asked
@@ -43,10 +42,10 @@ from gapless.headers import (
     join as join_headers,
     split as split_headers,
     wrap,
+    wrap_all,
     wrap_plain,
 )
 from gapless.identity import Address
-from gapless.metrics import Look
 from gapless.modes import Mode
 from gapless.published import Published
 from gapless.run import LENGTH_BYTES
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from gapless.core.ready import Ready
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
+    from gapless.metrics import Look
     from gapless.transport.handle import Handle
     from gapless.transport.sends import Sent
 
@@ -98,8 +98,10 @@ Steps = Generator[Wait, Any, _T]
 class Core:
     """One member of one group, as both faces see it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, later: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """Prepare to join; what is sent is seen to at once by the thread that sends, or when ``later`` calls it."""
         self.options = options
+        self._later = later
         self.inbox = Inbox(listens=options.listen, wants_state=options.state is not None, sifts=not options.stores)
         self.closing = False
         self._handle: Handle | None = None
@@ -196,11 +198,22 @@ class Core:
     ) -> Steps[Sent | None]:
         """Send messages; the result is None if they were not to wait and there was no room."""
         address, mode = self.find(to), Mode.of(mode)
-        messages: Sequence[bytes] = [as_payload(payload) for payload in payloads]
+        messages: Sequence[bytes] = as_payloads(payloads)
         if not messages:
             raise LocalProtocolError("nothing to send: give at least one message")
-        messages = with_headers(messages, headers) if headers is not None else list(map(wrap_plain, messages))
+        messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
+
+    def send_at_once(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
+        """Send an ordered message if that needs no waiting for anything; None if it was not sent."""
+        address = self.find(to)
+        message = wrap_plain(as_payload(payload))
+        if self.closing:
+            return None
+        try:
+            return self.handle.send_at_once((message,), to=address, loopback=loopback)
+        except LocalProtocolError as error:
+            raise self._explained(error, address) from None
 
     def _send(
         self,
@@ -217,7 +230,10 @@ class Core:
             timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
             if self.closing:
                 raise self._closed()
-            sent = self.handle.send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+            send = self.handle.send_now if self._later is None else self.handle.send_later
+            sent = send(messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+            if self._later is not None:
+                self._later(self.handle.see_to_it)
             self._sending.add(sent)
             try:
                 outcome = yield Wait(sent)
@@ -235,6 +251,16 @@ class Core:
                 return None
             if outcome.reason != "over" or outcome.accepted or not self.goes_on:
                 raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
+
+    def _say(self, message: bytes, to: Address | None, mode: Mode, until_ns: int | None) -> Steps[None]:
+        """Send a message of which nobody wants to know when it has been delivered."""
+        if self._later is None and not self.closing:
+            try:
+                if self.handle.send_at_once((message,), to=to, mode=mode) is not None:
+                    return
+            except LocalProtocolError as error:
+                raise self._explained(error, to) from None
+        yield from self._send([message], to, mode, until_ns)
 
     def _explained(self, error: BaseException, to: Address | None) -> BaseException:
         """Return the error that says what the machine meant by its refusal."""
@@ -260,10 +286,11 @@ class Core:
         error = None if self._handle is None else self._handle.error
         return error or ClosedError(f"this member of {self.options.group} is closed: join again{more}")
 
-    def delivered(self, sent: Sent, timeout: Time | None) -> Steps[None]:
+    def delivered(self, sent: Sent | None, timeout: Time | None) -> Steps[None]:
         """Wait until everybody has delivered what was sent."""
-        if sent.delivered is None:
-            raise LocalProtocolError(f"nobody tells when an {sent.mode} message has arrived: send with 'acknowledged'")
+        if sent is None or sent.delivered is None:
+            mode = Mode.ORDERED if sent is None else sent.mode
+            raise LocalProtocolError(f"nobody tells when an {mode} message has arrived: send with 'acknowledged'")
         try:
             event = yield Wait(sent.delivered, deadline(timeout))
         except GaplessError:
@@ -296,7 +323,12 @@ class Core:
     def next_at_hand(self) -> Message | None:
         """Return the next message if that takes no more than a look."""
         self._check_process()
-        return self.inbox.next_of_run()
+        return self.inbox.next_at_hand()
+
+    def lead(self, until_ns: int | None) -> None:
+        """Drive in this thread, if no other does, until there is something to read."""
+        if not self.inbox.come_back() and self._handle is not None:
+            self._handle.lead(self.inbox.is_there, until_ns)
 
     def receive(
         self, take: Callable[[], _T | Told | Future[None]], until_ns: int | None = None, *, all_events: bool = False
@@ -365,7 +397,7 @@ class Core:
     def _ask(self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode) -> Steps[bytes]:
         number, answer = self.inbox.pending.expect(address)
         try:
-            yield from self._send([wrap(kind, number, body)], address, mode, until_ns)
+            yield from self._say(wrap(kind, number, body), address, mode, until_ns)
             result: bytes = yield Wait(answer, until_ns)
         except GaplessError:
             raise
@@ -385,7 +417,7 @@ class Core:
         overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
         fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
         address = self.find(asked.sender)
-        yield from self._send([message], address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
+        yield from self._say(message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
 
     # Everything else
 
@@ -406,6 +438,8 @@ class Core:
 
     def explain(self) -> Steps[Explanation]:
         """Look at the machine."""
+        from gapless.face import insight  # nothing needs it before somebody asks
+
         inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
         asking = self.handle.ask(lambda member: insight.explain(member, group, inbox.names, inbox.unread, most))
         result: Explanation = yield Wait(asking)
@@ -413,6 +447,8 @@ class Core:
 
     def health(self) -> Steps[Health]:
         """Judge how things stand; also when this member is closed."""
+        from gapless.face import insight
+
         handle = self.handle
         if not handle.is_closed:
             try:
@@ -425,11 +461,16 @@ class Core:
 
     def stats(self) -> Steps[dict[str, int]]:
         """Return every counter by its name."""
+        from gapless.face import looking  # nor this
+
         found: Look = yield Wait(looking.ask(self.handle, self.inbox))
         return {**found.gauges, **found.counters}
 
     def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
         """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        from gapless.face import looking
+        from gapless.metrics import Look
+
         address, until_ns = self.find(of), deadline(timeout)
         if address is None or address == self.inbox.me:
             found: Look = yield Wait(looking.ask(self.handle, self.inbox), until_ns)
@@ -501,6 +542,14 @@ def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[byt
             f"{len(each)} sets of headers for {len(messages)} messages: give one for all, or one for each"
         )
     return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
+
+
+def as_payloads(payloads: Iterable[object]) -> list[bytes]:
+    """Return messages as bytes; where all are, nothing is done for each of them."""
+    messages = list(payloads)
+    if set(map(type, messages)) <= {bytes}:
+        return messages  # type: ignore[return-value]
+    return [as_payload(message) for message in messages]
 
 
 def as_payload(payload: object) -> bytes:

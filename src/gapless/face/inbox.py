@@ -38,7 +38,6 @@ from gapless.core.ready import (
     ViewInstalled,
 )
 from gapless.errors import ClosedError
-from gapless.face import looking
 from gapless.face.message import Batch, Message, ViewChange
 from gapless.face.requests import Asked, Pending
 from gapless.headers import HEADED, LOOK, PLAIN, REQUEST, Wrapped, may_have, unwrap
@@ -155,6 +154,8 @@ class Inbox:
         return left
 
     def _look(self, sender: Address, number: int) -> None:
+        from gapless.face import looking  # few are ever asked
+
         assert self._handle is not None
         looking.answer(self._handle, self, sender, number)
         self._done(1)
@@ -197,13 +198,38 @@ class Inbox:
 
     # On reading
 
-    def next_of_run(self) -> Message | None:
-        """Return the next message of the run that is being read, if there is one."""
+    def next_at_hand(self) -> Message | None:
+        """Return the next message, if it is here, and nothing but a message."""
         with self._lock:
             if not self._rest:
-                return None
+                batch = self._items[0] if self._items and not self._sifted else None
+                if type(batch) is not Batch or batch.is_marked:
+                    return None
+                self._come_back()
+                self._items.popleft()
+                if len(batch) == 1:
+                    self._read = 1
+                    return Message(batch.payload, 0, batch)
+                self._rest.extend(batch.messages())
             self._read += 1
             return self._rest.popleft()
+
+    def come_back(self) -> bool:
+        """Count what was read as consumed, if that was all; return whether there is more."""
+        with self._lock:
+            if self.is_there():
+                return True
+            self._come_back()
+            return False
+
+    def _come_back(self) -> None:
+        if self._read:
+            read, self._read = self._read, 0
+            self._done(read)
+
+    def is_there(self) -> bool:
+        """Return whether there is something to read, or nothing more will come."""
+        return bool(self._rest or self._items or self._sifted or self.ended)
 
     def next_item(self) -> Message | Told | Future[None]:
         """Return the next message or event; a future that tells when to look again if there is none."""
@@ -230,9 +256,7 @@ class Inbox:
 
     def _next(self) -> Batch | Told | Future[None]:
         """Count what was read before as consumed, and go on."""
-        if self._read:
-            read, self._read = self._read, 0
-            self._done(read)
+        self._come_back()
         while not self._sifted:
             if not self._items:
                 return self._bell()

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from gapless.config import Config
 from gapless.discovery import Directory, Discovery, Multicast, default_group
 from gapless.errors import ConfigError
-from gapless.trace.recorder import Recorder, read_mode
 from gapless.transport.base import log
 from gapless.transport.handle import Handle
-from gapless.transport.tcp import TcpMesh
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
@@ -30,14 +26,22 @@ if TYPE_CHECKING:
     from gapless.discovery import Source
     from gapless.face.timing import Time
     from gapless.identity import Address
+    from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
+
+
+def _open_tcp(*args: Any, **options: Any) -> Transport:
+    from gapless.transport.tcp import TcpMesh
+
+    return TcpMesh(*args, **options)
+
 
 TRANSPORTS: Mapping[str, Callable[..., Transport]] = {
     "auto": open_udp,
     "udp": open_udp,
     "multicast": UdpMulticast,
     "mesh": UdpMesh,
-    "tcp": TcpMesh,
+    "tcp": _open_tcp,
 }
 """The transports that can be named, and what opens each."""
 
@@ -106,14 +110,8 @@ class Options:
             raise ConfigError("a member that does not listen has no state to keep: leave state or listen=False out")
         if self.stores and not self.name:
             raise ConfigError("a member without a durable name stores nothing for its next life: give it a name")
-        if self.trace_mode:
-            read_mode(self.trace_mode)
-            if not isinstance(self.trace, (str, Path)):
-                raise ConfigError(
-                    "trace_mode says how to record in the folder of trace=; a Recorder knows its own mode"
-                )
-        if not isinstance(self.trace, (str, Path, Recorder, NoneType)):
-            raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
+        if self.trace_mode or self.trace is not None:
+            self._check_trace()
         if isinstance(self.transport, str):
             if self.transport not in TRANSPORTS:
                 raise ConfigError(f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}")
@@ -122,6 +120,18 @@ class Options:
                 "a transport that is given brings its own place and discovery: leave discover, host and ports out, or"
                 " name the transport"
             )
+
+    def _check_trace(self) -> None:
+        from gapless.trace.recorder import Recorder, read_mode  # most members record nothing
+
+        if self.trace_mode:
+            read_mode(self.trace_mode)
+            if not isinstance(self.trace, (str, Path)):
+                raise ConfigError(
+                    "trace_mode says how to record in the folder of trace=; a Recorder knows its own mode"
+                )
+        if not isinstance(self.trace, (str, Path, Recorder)):
+            raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
     def open(self, woken: Callable[[], None]) -> Handle:
         """Return a handle that has begun to look for the group; this may take a moment."""
@@ -148,6 +158,8 @@ class Options:
 
     def _recorder(self) -> Recorder | None:
         if isinstance(self.trace, (str, Path)):
+            from gapless.trace.recorder import Recorder, read_mode
+
             return Recorder(self.trace, **read_mode(self.trace_mode or "full"))
         return self.trace
 
@@ -184,6 +196,8 @@ def read_discovery(discover: str | Discovery | None, group: str) -> Discovery:
 
 def meeting_place() -> Path | None:
     """Return the directory where members of this user on this machine meet; None if it cannot be had."""
+    import tempfile  # it brings much with it
+
     path = Path(tempfile.gettempdir()).absolute() / f"gapless-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)

@@ -1,9 +1,17 @@
-"""The driver: one thread in a process runs the machines of all its groups.
+"""The driver: it runs the machines of all groups of a process, in one thread at a time.
 
     sockets ── datagrams ──▶ machine ──▶ Ready ──▶ pump ──▶ transport, application
 
 Every turn: commands of the application, datagrams, and the clock go into the machine, and ``pump`` works through the
 answers. Nothing here blocks but the wait for the next input; an application that does not read blocks nobody.
+
+Who leads: one thread at a time waits at the sockets and works through what comes. A thread of the application that
+waits for something leads by itself until it has that, so nothing changes hands on the way to it. While none does, the
+protocol thread leads. It stands back when everybody who waited has been served, for they may come again soon, and
+leads again if nobody has for ``STAND_BACK_S``, or at once if another still waits for something.
+
+On sending: a thread that waits for the answer anyway takes its turn at once, if nobody is in one; whoever is looks
+again when it is done.
 
 A machine that fails ends its own group, with the error told to its application, and no other.
 """
@@ -15,16 +23,30 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from gapless.errors import LocalProtocolError
+from gapless.transport.seat import NEVER_NS
+from gapless.transport.shield import Shield, is_needed
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
 
-    from gapless.core.ready import Ready, Transmit
+    from gapless.core.ready import Accepted, Ready, Transmit
     from gapless.transport.seat import Seat
+
+STAND_BACK_S = 0.002
+"""So long nobody waits at the sockets when a thread of the application has what it wanted, and does not come back."""
+MAY_LEAD = os.name == "posix"
+"""Whether a thread that waits at the sockets can be interrupted by Ctrl-C."""
+
+_AWAKE_NS = -1
+_ROUNDS = 2
+"""So many times a thread looks again for what others want before it leaves that to whoever leads."""
 
 
 def pump(readies: Iterable[Ready], seat: Seat) -> None:
@@ -47,7 +69,7 @@ def pump(readies: Iterable[Ready], seat: Seat) -> None:
 
 
 class Driver:
-    """The protocol thread, which lives as long as there is a seat to serve."""
+    """What runs the seats; its thread lives as long as there is a seat to serve."""
 
     _shared: ClassVar[Driver | None] = None
     _sharing = threading.Lock()
@@ -56,13 +78,28 @@ class Driver:
         self._lock = threading.Lock()
         self._new: list[Seat] = []
         self._seats: list[Seat] = []
+        self._ended = False
         self._selector = selectors.DefaultSelector()
         self._bell, self._rope = socket.socketpair()
         self._bell.setblocking(False)
         self._rope.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
-        self._asleep = False
         self.thread: threading.Thread | None = None
+        # Turns
+        self._baton = threading.Lock()
+        self._turning: int | None = None
+        self._wanting: deque[Seat] = deque()
+        # Waiting at the sockets
+        self._lead = threading.Lock()
+        self._times_led = 0
+        self._following: list[Callable[[], bool]] = []
+        self._served = False
+        self._sleeps_until_ns = _AWAKE_NS
+        # The protocol thread, while others lead
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._stands_back = self._sleeps_deep = self._takes_over = False
+        self._seen_led = 0
 
     @classmethod
     def shared(cls) -> Driver:
@@ -71,6 +108,16 @@ class Driver:
             if cls._shared is None:
                 cls._shared = cls()
             return cls._shared
+
+    @classmethod
+    def current(cls) -> Driver | None:
+        """Return the driver of this process if there is one."""
+        return cls._shared
+
+    @property
+    def turns_here(self) -> bool:
+        """Whether the thread that asks is in a turn."""
+        return self._turning == threading.get_ident()
 
     # From any thread
 
@@ -81,77 +128,288 @@ class Driver:
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="gapless", daemon=True)
                 self.thread.start()
-        self.wake()
+        self._ring()
+        self._call_back()
 
-    def wake(self) -> None:
-        """Let the thread look for commands, if it waits."""
-        if self._asleep:
-            self._asleep = False
-            self._rope.send(b"\0")
+    def wake(self, seat: Seat) -> None:
+        """Let whoever leads see to what a seat wants."""
+        self._wanting.append(seat)
+        self._tell_leader()
 
-    # The thread
+    def nudge(self, seat: Seat) -> None:
+        """See to what a seat wants at once, in this thread, or let the one do it that is in a turn just now."""
+        self._wanting.append(seat)
+        if is_needed():
+            with Shield():
+                self._attend()
+        else:
+            self._attend()
 
-    def _run(self) -> None:
-        while self._serves():
-            self._asleep = True
-            found = self._selector.select(self._patience_s())
-            self._asleep = False
-            readable = {key.data for key, _ in found}
-            if None in readable:
-                self._bell.recv(4096)
-            for seat in self._seats:
-                self._turn(seat, seat in readable)
+    def send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+        """Let a machine send at once, in this thread; None if it has no room, or something else goes first.
 
-    def _serves(self) -> bool:
-        """Take in new seats, let go of those that are over; return whether any is left."""
-        for seat in [seat for seat in self._seats if seat.ended]:
-            self._seats.remove(seat)
-        with self._lock:
-            new, self._new = self._new, []
-            if not new and not self._seats:
-                self.thread = None
-                return False
-        for seat in new:
-            self._seats.append(seat)
+        ``how`` is what :meth:`gapless.transport.seat.Seat.send` wants to know beside the messages.
+        """
+        if not is_needed():
+            return self._send(seat, payloads, *how)
+        with Shield():
+            return self._send(seat, payloads, *how)
+
+    def _send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
+        if not self._baton.acquire(blocking=False):
+            return None
+        try:
+            if not seat.served or seat.has_commands:
+                return None
+            self._turning = threading.get_ident()
             try:
-                for one in seat.transport.sockets():
-                    self._selector.register(one, selectors.EVENT_READ, seat)
-            except (OSError, ValueError) as error:
+                ready, accepted = seat.send(time.monotonic_ns(), payloads, *how)
+                pump((ready,), seat)
+            except LocalProtocolError:
+                raise  # a mistake of the caller
+            except Exception as error:  # noqa: BLE001 - as in any turn
+                accepted = None
                 seat.fail(error)
-            self._turn(seat, readable=False)
+            except BaseException as error:
+                seat.fail(error)
+                raise
+            finally:
+                self._end_turn(seat)
+            return accepted
+        finally:
+            self._baton.release()
+            if self._wanting:
+                self._attend()
+
+    def result(self, future: Future[Any], until_ns: int | None) -> Any:
+        """Return the result of a future once there is one, or raise TimeoutError; lead meanwhile if nobody does."""
+        if not future.done():
+            future.add_done_callback(self._ring)
+            if not self.lead(future.done, until_ns):
+                self.follow(future.done)
+                try:
+                    return future.result(_left_s(until_ns))
+                finally:
+                    self.unfollow(future.done)
+        return future.result(0)
+
+    def lead(self, done: Callable[[], bool], until_ns: int | None) -> bool:
+        """Drive until ``done`` says that this is enough, or it is time; return False if it is another that leads."""
+        if not MAY_LEAD or self._lead.locked() or self.turns_here:
+            return False
+        if not is_needed():
+            return self._lead_until(done, until_ns, None)
+        shield = Shield(self._stand_down)
+        with shield:
+            return self._lead_until(done, until_ns, shield)
+
+    def follow(self, done: Callable[[], bool]) -> None:
+        """Note that a thread waits for something while another leads."""
+        self._following.append(done)
+
+    def unfollow(self, done: Callable[[], bool]) -> None:
+        """Note that it does not wait any more."""
+        self._following.remove(done)
+        self._served = True
+
+    def _tell_leader(self) -> None:
+        """Wake whoever leads, or the protocol thread if nobody does."""
+        self._ring()
+        if not self._lead.locked():
+            self._call_back()
+
+    def _ring(self, _: object = None) -> None:
+        """Wake whoever waits at the sockets."""
+        if self._sleeps_until_ns != _AWAKE_NS:
+            self._sleeps_until_ns = _AWAKE_NS
+            with suppress(OSError):  # it rings already
+                self._rope.send(b"\0")
+
+    def _call_back(self) -> None:
+        """Wake the protocol thread if it stands back."""
+        if self._stands_back:
+            self._stands_back = False
+            with suppress(RuntimeError):  # somebody else was faster
+                self._gate.release()
+
+    # Leading
+
+    def _lead_until(self, done: Callable[[], bool], until_ns: int | None, shield: Shield | None) -> bool:
+        if not self._lead.acquire(blocking=False):
+            return False
+        self._times_led += 1
+        led = self._times_led
+        try:
+            while not done():
+                self._once(until_ns, shield)
+                if until_ns is not None and time.monotonic_ns() >= until_ns:
+                    break
+        except InterruptedError:
+            return done()  # the handler of a signal was called, and another leads
+        finally:
+            if led == self._times_led:
+                self._lead.release()
+                self._hand_on()
         return True
 
-    def _patience_s(self) -> float | None:
-        """Return how long nothing will be due."""
-        if self._new or any(seat.has_commands for seat in self._seats):
-            return 0.0
-        deadlines_ns = [at_ns for seat in self._seats if (at_ns := seat.deadline_ns) is not None]
-        return max(0.0, (min(deadlines_ns) - time.monotonic_ns()) / NS_PER_S) if deadlines_ns else None
+    def _stand_down(self) -> None:
+        """Let another thread lead, though this one still waits at the sockets."""
+        self._times_led += 1
+        self._takes_over = True
+        self._lead.release()
+        self._call_back()
+
+    def _hand_on(self) -> None:
+        """Let the protocol thread look whether it has to lead, now that this thread does not."""
+        self._takes_over = len(self._seats) > 1 or self._somebody_waits
+        if self._takes_over or self._sleeps_deep or self._wanting:
+            self._call_back()
+
+    @property
+    def _somebody_waits(self) -> bool:
+        return any(not done() for done in tuple(self._following))
+
+    def _once(self, until_ns: int | None, shield: Shield | None = None) -> None:
+        """Wait for whatever comes first, and see to it."""
+        self._sleeps_until_ns = NEVER_NS
+        due_ns = min([seat.due_ns for seat in self._seats], default=NEVER_NS)
+        if until_ns is not None and until_ns < due_ns:
+            due_ns = until_ns
+        self._sleeps_until_ns = due_ns
+        patience_s = None if due_ns == NEVER_NS else max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S)
+        if shield is not None:
+            shield.lower()
+        found = self._selector.select(0.0 if self._wanting else patience_s)
+        if shield is not None:
+            shield.close()
+        self._sleeps_until_ns = _AWAKE_NS
+        readable = {key.data for key, _ in found}
+        if None in readable:
+            with suppress(BlockingIOError):
+                self._bell.recv(4096)
+        now_ns = time.monotonic_ns()
+        with self._baton:
+            for seat in self._seats:
+                if seat in readable or seat.due_ns <= now_ns:
+                    self._turn(seat, seat in readable)
+        self._attend()
+
+    # Turns
+
+    def _attend(self) -> None:
+        """See to what seats want, unless somebody is in a turn, who will."""
+        for _ in range(_ROUNDS):
+            if not self._wanting or not self._baton.acquire(blocking=False):
+                return
+            try:
+                for seat in dict.fromkeys([self._wanting.popleft() for _ in range(len(self._wanting))]):
+                    self._turn(seat, readable=False)
+            finally:
+                self._baton.release()
+        if self._wanting:
+            self._tell_leader()
 
     def _turn(self, seat: Seat, readable: bool) -> None:
         now_ns = time.monotonic_ns()
-        deadline_ns = seat.deadline_ns
-        due = deadline_ns is not None and deadline_ns <= now_ns
-        if not (readable or due or seat.has_commands):
+        due = seat.due_ns <= now_ns
+        if not seat.served or not (readable or due or seat.has_commands):
             return
+        self._turning = threading.get_ident()
         try:
             if due or seat.has_commands:
                 pump(seat.commands(now_ns), seat)
             if readable or due:
                 pump(seat.datagrams(now_ns), seat)
-            for ready in seat.ticks(now_ns):
-                pump((ready,), seat)  # alone, since what a tick may install is a view
+            if seat.is_due(now_ns):
+                for ready in seat.ticks(now_ns):
+                    pump((ready,), seat)  # alone, since what a tick may install is a view
             seat.follow()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this group, and only this one
             seat.fail(error)
+        except BaseException as error:
+            seat.fail(error)  # from the handler of a signal that could not be made to wait
+            raise
+        finally:
+            self._end_turn(seat)
+
+    def _end_turn(self, seat: Seat) -> None:
+        self._turning = None
         if seat.is_over:
             self._let_go(seat)
+            return
+        if seat.has_commands:
+            self._wanting.append(seat)
+        deadline_ns = seat.deadline_ns
+        seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
+        if seat.due_ns < self._sleeps_until_ns:
+            self._ring()
 
     def _let_go(self, seat: Seat) -> None:
         for one in seat.transport.sockets():
             with suppress(KeyError, ValueError):  # it was never registered, or is closed
                 self._selector.unregister(one)
+        seat.served = False
+        seat.due_ns = NEVER_NS
         seat.end()
+        self._ended = True
+        self._call_back()
+
+    # The thread
+
+    def _run(self) -> None:
+        back = False
+        while self._serves():
+            if back or not self._lead.acquire(blocking=False):
+                back = self._stand_by()
+                continue
+            try:
+                self._once(None)
+                served, self._served = self._served or bool(self._following), False
+                back = served and len(self._seats) == 1 and not self._somebody_waits
+            finally:
+                self._lead.release()
+
+    def _serves(self) -> bool:
+        """Take in new seats, let go of those that are over; return whether any is left."""
+        if self._seats and not self._new and not self._ended:
+            return True
+        with self._baton:
+            self._ended = False
+            self._seats = [seat for seat in self._seats if not seat.ended]
+            with self._lock:
+                new, self._new = self._new, []
+                if not new and not self._seats:
+                    self.thread = None
+                    return False
+            for seat in new:
+                self._seats.append(seat)
+                seat.served = True
+                try:
+                    for one in seat.transport.sockets():
+                        self._selector.register(one, selectors.EVENT_READ, seat)
+                except (OSError, ValueError) as error:
+                    seat.fail(error)
+                self._turn(seat, readable=False)
+        return True
+
+    def _stand_by(self) -> bool:
+        """Let other threads lead for a while; return whether one has, and so this is to go on."""
+        led = self._times_led
+        self._takes_over = False
+        self._stands_back = True
+        self._sleeps_deep = led == self._seen_led and self._lead.locked()
+        deep = self._sleeps_deep and self._lead.locked()  # who leads wakes this thread when it stops
+        self._seen_led = led
+        if not self._new and not self._ended and (self._lead.locked() or not self._wanting):
+            self._gate.acquire(timeout=-1 if deep else STAND_BACK_S)
+        self._stands_back = self._sleeps_deep = False
+        now_ns = time.monotonic_ns()
+        if not self._lead.locked() and any(seat.due_ns <= now_ns for seat in self._seats):
+            with self._baton:
+                for seat in self._seats:
+                    self._turn(seat, readable=False)
+        self._attend()
+        return not self._takes_over and (deep or self._lead.locked() or led != self._times_led)
 
     # After a fork
 
@@ -167,6 +425,16 @@ class Driver:
             driver._selector.close()
             driver._bell.close()
             driver._rope.close()
+
+
+def result_of(future: Future[Any], until_ns: int | None) -> Any:
+    """Return the result of a future as soon as there is one; TimeoutError at ``until_ns``."""
+    driver = Driver.current()
+    return future.result(_left_s(until_ns)) if driver is None else driver.result(future, until_ns)
+
+
+def _left_s(until_ns: int | None) -> float | None:
+    return None if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
 
 
 if hasattr(os, "register_at_fork"):

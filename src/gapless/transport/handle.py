@@ -4,7 +4,7 @@ On sending: ``send`` queues the messages and gives a :class:`Sent`, a future of 
 
 On reception: ``take`` gives the runs, views and events that have come, ``consumed`` says how many messages the
 application is done with. With ``max_unconsumed`` messages handed out and not consumed the machine hands out no more,
-its window fills, and the senders wait: nothing is dropped, and the protocol thread never waits for the application.
+its window fills, and the senders wait: nothing is dropped, and no turn ever waits for the application.
 
 On closing: the member leaves, or after a while just ends; everything that waits is told.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
 from concurrent.futures import Future
 from random import SystemRandom
@@ -27,12 +26,13 @@ from gapless.transport.driver import Driver
 from gapless.transport.outbox import Outbox
 from gapless.transport.seat import Call, Seat
 from gapless.transport.sends import Sent
+from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gapless.core.participant import Participant
-    from gapless.core.ready import Ready
+    from gapless.core.ready import Accepted, Ready
     from gapless.identity import Address, Roster
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
@@ -52,7 +52,7 @@ class Handle:
     """One member of the group called ``group``, over ``transport``; it begins to look for the group at once.
 
     ``name`` makes it durable, ``join`` are options of ``Participant.join``, ``rejoin`` says whether an expelled life is
-    followed by another. ``woken`` is called when there is something to take, by the protocol thread: it must be quick,
+    followed by another. ``woken`` is called when there is something to take, inside a turn: it must be quick,
     and must not hold the handle if its end is to be noticed: a handle that nobody holds any more leaves. ``trace``
     writes down everything that happens.
     """
@@ -124,22 +124,86 @@ class Handle:
     ) -> Sent:
         """Send messages in this order, to the group or to one member; the result says what became of them.
 
-        Before the first view a send waits for one. With ``wait=False`` all messages are taken at once or none.
+        Before the first view a send waits for one. With ``wait=False`` all messages are taken at once or none. What is
+        sent before somebody sees to it leaves together.
         """
+        sent = self._put(payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+        self._driver.wake(self._seat)
+        self._refuse_late()
+        return sent
+
+    def send_now(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
+        wait: bool = True,
+        timeout_ns: int | None = None,
+        loopback: bool | None = None,
+    ) -> Sent:
+        """Send as ``send`` does, but see to it in this thread, at once if possible: for one who waits for it."""
+        sent = self._put(payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+        try:
+            self._driver.nudge(self._seat)
+        except BaseException:
+            self.cancel(sent)  # Ctrl-C: nobody waits for it any more
+            raise
+        self._refuse_late()
+        return sent
+
+    def send_later(self, payloads: Sequence[bytes], **how: Any) -> Sent:
+        """Send as ``send`` does, with the next turn: ``see_to_it`` takes one for all that has gathered."""
+        sent = self._put(payloads, **{"to": None, "mode": Mode.ORDERED, **how})
+        self._refuse_late()
+        return sent
+
+    def see_to_it(self) -> None:
+        """Take a turn in this thread, unless another thread is in one, which then sees to what was sent."""
+        if not self.is_closed:
+            self._driver.nudge(self._seat)
+
+    def send_at_once(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
+        loopback: bool | None = None,
+    ) -> Accepted | None:
+        """Send messages in this thread, if there is room and nobody is in a turn; None if they were not sent.
+
+        What is wrong with them raises here. Nobody is told when they have been delivered.
+        """
+        self._check_payloads(payloads)
+        return self._driver.send(self._seat, payloads, to, mode, loopback)
+
+    def _check_payloads(self, payloads: Sequence[bytes]) -> None:
         self._check()
         if self._leaving:
             raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
-        payloads = tuple(payloads)
         if not payloads or set(map(type, payloads)) != {bytes}:
             raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
         if max(map(len, payloads)) > self.config.max_message_bytes:
             raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")
+
+    def _put(
+        self,
+        payloads: Sequence[bytes],
+        to: Address | None,
+        mode: Mode,
+        *,
+        wait: bool,
+        timeout_ns: int | None,
+        loopback: bool | None,
+    ) -> Sent:
+        payloads = tuple(payloads)
+        self._check_payloads(payloads)
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
         sent = Sent(payloads, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback)
         self._seat.sends.put(sent)
-        self._wake()
         return sent
 
     def cancel(self, sent: Sent) -> None:
@@ -157,14 +221,29 @@ class Handle:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until there is something to take, or nothing more will come; tell whether there is something."""
         self._check_process()
-        return self._outbox.wait(timeout_s)
+        outbox, driver = self._outbox, self._driver
+        until_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * NS_PER_S)
+        if outbox.is_done() or driver.lead(outbox.is_done, until_ns):
+            return outbox.wait(0)
+        driver.follow(outbox.is_done)
+        try:
+            return outbox.wait(timeout_s)
+        finally:
+            driver.unfollow(outbox.is_done)
+
+    def lead(self, done: Callable[[], bool], until_ns: int | None = None) -> bool:
+        """Drive until ``done`` says that it is enough, or until it is time; return False if another thread does.
+
+        ``done`` is asked after every turn: it must be about something that comes out of this handle.
+        """
+        self._check_process()
+        return self._driver.lead(done, until_ns)
 
     def consumed(self, messages: int) -> None:
         """Say that the application is done with so many of the messages that it has taken."""
         self._check_process()
-        owed = self._outbox.consume(messages)
-        if owed and not self.is_closed:
-            self._post(lambda now_ns: self._seat.refund(owed, now_ns))
+        if self._outbox.consume(messages) and not self.is_closed:
+            self._post(_nothing)
 
     # Everything else
 
@@ -225,7 +304,7 @@ class Handle:
         """
         self._check_process()
         self.leave()
-        if threading.current_thread() is self._driver.thread:
+        if self._driver.turns_here:
             return
         if not self._outbox.wait_for_end(timeout_s):
             self.stop()
@@ -239,10 +318,10 @@ class Handle:
     def _post(self, command: Callable[[int], Ready | None], future: Future[Any] | None = None) -> None:
         self._check_process()
         self._seat.calls.append(Call(command, future))
-        self._wake()
+        self._driver.wake(self._seat)
+        self._refuse_late()
 
-    def _wake(self) -> None:
-        self._driver.wake()
+    def _refuse_late(self) -> None:
         if self.is_closed:
             self._seat.refuse()  # it may have ended before it could see this
 
@@ -276,7 +355,11 @@ def _let_go(seat: Seat, driver: Driver) -> None:
     """Let the member leave whose handle nobody holds any more."""
     if not seat.ended:
         seat.calls.append(Call(seat.leave))
-        driver.wake()
+        driver.wake(seat)
+
+
+def _nothing(_: int) -> None:
+    """Want nothing of the machine but a turn: the first thing that it is told is what was consumed."""
 
 
 _OPEN: WeakSet[Handle] = WeakSet()

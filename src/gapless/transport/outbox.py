@@ -1,6 +1,6 @@
 """What waits for the application: runs, views and other events, in the order of the machine.
 
-The protocol thread puts, any other thread takes. How many messages the application is done with is gathered here, so
+Whoever is in a turn puts, any thread takes. How many messages the application is done with is gathered here, so
 that the machine is told now and then and not for each message.
 """
 
@@ -19,22 +19,21 @@ Item = Delivery | Event
 
 
 class Outbox:
-    """Items on their way to the application; ``woken`` is called by the protocol thread when it is empty no more."""
+    """Items on their way to the application; ``woken`` is called inside a turn when it is empty no more."""
 
     def __init__(self, report_at: int, woken: Callable[[], None] | None) -> None:
         self._report_at = max(1, report_at)
         self._woken = woken
         self._turn = threading.Condition()
         self._items: list[Item] = []
-        self._handed = self._consumed = self._reported = 0
+        self._consumed = self._asked = self._reported = 0
         self.ended = False
 
-    def put(self, items: Sequence[Item], messages: int) -> None:
-        """Add items, which hold so many messages."""
+    def put(self, items: Sequence[Item]) -> None:
+        """Add items."""
         with self._turn:
             first = not self._items
             self._items += items
-            self._handed += messages
             self._turn.notify_all()
         if first and self._woken is not None:
             self._woken()
@@ -64,12 +63,22 @@ class Outbox:
             self._turn.wait_for(lambda: self._items or self.ended, timeout_s)
             return bool(self._items)
 
-    def consume(self, messages: int) -> int:
-        """Note that the application is done with messages; return how many the machine is to be told of now."""
+    def is_done(self) -> bool:
+        """Whether something is there, or nothing more comes."""
+        return bool(self._items) or self.ended
+
+    def consume(self, messages: int) -> bool:
+        """Note that the application is done with messages; return whether the machine is to be told now."""
         with self._turn:
             self._consumed += messages
-            owed = self._consumed - self._reported
-            if self._consumed < self._handed and owed < self._report_at:
-                return 0
-            self._reported = self._consumed
+            if self._consumed - self._asked < self._report_at:
+                return False
+            self._asked = self._consumed
+            return True
+
+    def owed(self) -> int:
+        """Return of how many messages the machine has not been told that the application is done with them."""
+        with self._turn:
+            owed, self._reported = self._consumed - self._reported, self._consumed
+            self._asked = self._consumed
             return owed

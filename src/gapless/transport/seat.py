@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.core.membership import OVER
 from gapless.core.participant import Participant
-from gapless.core.ready import Expelled, Located, StateReceived, Suspected, ViewInstalled
+from gapless.core.ready import Accepted, Expelled, Located, StateReceived, Suspected, ViewInstalled
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
 from gapless.transport.base import TURN_BYTES, Problems, log
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.core.ready import Delivery, Event, Ready, Transmit
+    from gapless.modes import Mode
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
@@ -43,6 +44,9 @@ TICKS_A_TURN = 16
 
 BEHIND_NS = 20_000_000
 """So long the clock waits for datagrams that have come and are not read yet."""
+
+NEVER_NS = 1 << 63
+"""A time that never comes."""
 
 _LOOKS = 5
 
@@ -80,6 +84,9 @@ class Seat:
         self.told: dict[str, int] = {}
         self._news = Problems(logging.INFO, NEWS_NS)
         self.stopped = self.ended = False
+        self.served = False
+        self.due_ns = NEVER_NS
+        """When there is something to do though nothing has come, as of the last turn."""
         self._outbox = outbox
         self._items: list[Item] = []
         self._messages = 0
@@ -159,20 +166,40 @@ class Seat:
     def deadline_ns(self) -> int | None:
         """When there is something to do though nothing has come."""
         all_ns = self.participant.deadline_ns, self.transport.deadline_ns, self.sends.deadline_ns
-        return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
+        return min([at_ns for at_ns in all_ns if at_ns is not None], default=None)
 
     def commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
         yield from self.sends.flush(self.participant, now_ns)
+        if self.calls and (owed := self._outbox.owed()):
+            yield self.refund(owed, now_ns)
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
+
+    def send(
+        self, now_ns: int, payloads: Sequence[bytes], to: Address | None, mode: Mode, loopback: bool | None
+    ) -> tuple[Ready, Accepted | None]:
+        """Give the machine messages of one who does not wait for room; return its answer, and whether it took them."""
+        ready = self.participant.send(payloads, now_ns, to=to, mode=mode, wait=False, loopback=loopback)
+        accepted = None
+        for at, event in enumerate(ready.events):
+            if type(event) is Accepted and event.ticket == ready.ticket:
+                accepted = event
+                del ready.events[at]  # nobody else waits for it
+                break
+        return ready, accepted
 
     def datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine what has come."""
         datagrams = self.transport.receive(DATAGRAMS_A_TURN)
         self._behind = len(datagrams) >= DATAGRAMS_A_TURN or sum(map(len, datagrams)) >= TURN_BYTES
         return self.participant.receive_all(datagrams, now_ns) if datagrams else ()
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether the machine is to be told the time."""
+        due_ns = self.participant.deadline_ns
+        return due_ns is not None and due_ns <= now_ns
 
     def ticks(self, now_ns: int) -> Iterator[Ready]:
         """Tell the machine the time for as long as something is due.
@@ -238,11 +265,11 @@ class Seat:
             items, self._items = self._items, []
             messages, self._messages = self._messages, 0
             self._outstanding += messages
-            self._outbox.put(items, messages)
+            self._outbox.put(items)
 
     # The end
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End because of a bug, here or in the machine."""
         log.error("%s has failed and is closed", self.group, exc_info=error)
         self.error = GaplessError(f"this member of {self.group} has failed: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Sends: from the application into the machine, and what became of them back.
 
-On sending: a send waits here until the protocol thread takes it up, and before the first view until there is one. Small
+On sending: a send waits here until the next turn takes it up, and before the first view until there is one. Small
 sends that have room leave together, as if they were one, so that many of them share a frame. One that has no room waits
 in the machine, alone, so that it can be given up alone.
 
@@ -32,7 +32,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
     """A send on its way; the result says what became of it.
 
     ``delivered`` is there for messages that are acknowledged, and tells when all have them, or who has not. Cancelled
-    before the protocol thread has taken it up, nothing of it is sent; afterwards ``Handle.cancel`` is the way.
+    before a turn has taken it up, nothing of it is sent; afterwards ``Handle.cancel`` is the way.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
 
 
 class Sends:
-    """The sends of one member. ``put`` may be called by any thread, all else by the protocol thread."""
+    """The sends of one member. ``put`` may be called by any thread, all else inside a turn."""
 
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
@@ -104,22 +104,27 @@ class Sends:
     @property
     def deadline_ns(self) -> int | None:
         """When the time of a send is over that waits for a view."""
+        if not self._queue:
+            return None
         return min((sent.deadline_ns for sent in tuple(self._queue) if sent.deadline_ns is not None), default=None)
 
     def flush(self, member: Participant, now_ns: int) -> Iterator[Ready]:
-        """Give the machine everything that has gathered."""
+        """Give the machine everything that has gathered by now; one who goes on sending holds up nothing else."""
         self._new = False
         if member.view is None:
             self._expire(now_ns)
             return
-        crowded = False
-        while self._queue:
+        crowded, left = False, len(self._queue)
+        while left > 0 and self._queue:
+            left -= 1
             sent = self._queue.popleft()
             if not sent.set_running_or_notify_cancel():
                 continue
             together = [sent]
-            if not crowded and self._queue and self._is_small(sent):
-                crowded = not self._gather(together, member)
+            if not crowded and left and self._is_small(sent):
+                taken = self._gather(together, member)
+                crowded = taken is None
+                left -= taken or 0
             ready = self._give(together, member, now_ns)
             if ready is not None:
                 yield ready
@@ -127,17 +132,17 @@ class Sends:
     def _is_small(self, sent: Sent) -> bool:
         return sent.size_bytes <= self._small_bytes and sent.is_plain
 
-    def _gather(self, together: list[Sent], member: Participant) -> bool:
-        """Add the small sends that follow; add none, and return False, if there is no room for all of them."""
+    def _gather(self, together: list[Sent], member: Participant) -> int | None:
+        """Take the small sends that follow, and return how many; None, and take none, if all of them have no room."""
         chosen = self._following(together[0].size_bytes)
         payloads = [payload for sent in (*together, *chosen) for payload in sent.payloads]
         if not member.outbound.has_room(payloads):
-            return False
+            return None
         for _ in chosen:
             sent = self._queue.popleft()
             if sent.set_running_or_notify_cancel():
                 together.append(sent)
-        return True
+        return len(chosen)
 
     def _following(self, size_bytes: int) -> list[Sent]:
         """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
@@ -170,6 +175,9 @@ class Sends:
             for sent in together:
                 sent.fail(error)
             return None
+        except Exception:
+            self._queue.extendleft(reversed(together))  # a failure of the machine is told to all that wait
+            raise
         self._taken[ready.ticket] = together
         for sent in together:
             sent.ticket = ready.ticket

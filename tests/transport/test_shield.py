@@ -1,0 +1,91 @@
+"""Signals in the main thread while it is in a turn: kept, called afterwards, and every handler is where it was."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gapless.transport.shield import Shield
+
+
+@contextmanager
+def handlers(**called: Callable[..., Any]) -> Iterator[None]:
+    before: dict[str, Any] = {name: signal.signal(getattr(signal, name), handler) for name, handler in called.items()}
+    try:
+        yield
+        for name, handler in called.items():
+            assert signal.getsignal(getattr(signal, name)) is handler
+    finally:
+        for name, former in before.items():
+            signal.signal(getattr(signal, name), former)
+
+
+def send(*names: str) -> None:
+    for name in names:
+        os.kill(os.getpid(), getattr(signal, name))
+
+
+def raises(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_signal_waits_for_the_end() -> None:
+    heard: list[str] = []
+    with handlers(SIGUSR1=lambda *_: heard.append("one")):
+        with Shield():
+            send("SIGUSR1")
+            assert heard == []
+        assert heard == ["one"]
+
+
+def test_one_that_raises_keeps_no_other_from_its_handler() -> None:
+    heard: list[str] = []
+    with handlers(SIGINT=raises, SIGUSR1=lambda *_: heard.append("one")):
+        with pytest.raises(KeyboardInterrupt), Shield():
+            send("SIGINT", "SIGUSR1")
+        assert heard == ["one"]
+
+
+def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gapless.transport import shield
+
+    real, calls = shield._handle, []
+
+    def handle(number: int, handler: Any) -> None:
+        real(number, handler)
+        calls.append(number)
+        if len(calls) == 3:  # two were taken, and the first is back
+            raises()
+
+    monkeypatch.setattr(shield, "_handle", handle)
+    with handlers(SIGINT=raises, SIGUSR1=raises):
+        kept = [number for number in shield._SIGNALS if callable(signal.getsignal(number))]
+        monkeypatch.setattr(
+            shield, "_SIGNALS", tuple(number for number in kept if number in {signal.SIGINT, signal.SIGUSR1})
+        )
+        with pytest.raises(KeyboardInterrupt), Shield():
+            pass
+        assert len(calls) == 5
+
+
+def test_while_a_thread_waits_it_stands_down_before_the_handler_is_called() -> None:
+    heard: list[str] = []
+    with handlers(SIGUSR1=lambda *_: heard.append("handler")), Shield(lambda: heard.append("stands down")) as shield:
+        shield.lower()
+        with pytest.raises(InterruptedError):
+            send("SIGUSR1")
+        assert heard == ["stands down", "handler"]
+        with pytest.raises(InterruptedError):
+            shield.close()
+
+
+def test_what_was_kept_is_handled_before_the_wait() -> None:
+    heard: list[str] = []
+    with handlers(SIGUSR1=lambda *_: heard.append("one")), Shield() as shield:
+        send("SIGUSR1")
+        with pytest.raises(InterruptedError):
+            shield.lower()
+        assert heard == ["one"]
