@@ -312,8 +312,8 @@ class Inbound:
     def look_for_gaps(self, now_ns: int) -> None:
         """Start the grace of a gap, or note that there is none.
 
-        While one gap is watched, only what became known since the last look can hold a fresh one. A gap that is known by
-        an announcement only has its grace anew whenever the stream has come closer to it.
+        While one gap is watched, only what became known since the last look can hold a fresh one. A gap that is only
+        announced has its grace anew whenever the stream has come closer to it.
         """
         window = self.window
         if window is None or not self.row.naks:
