@@ -253,6 +253,13 @@ def test_rule_7_who_begins_to_send_leaves_room_for_those_that_begin_too() -> Non
     assert 1_400 < outstanding_bytes(group) <= 1_500, "after a pause it is the same"
 
 
+def test_rule_7_what_must_not_wait_is_taken_though_others_may_begin_too() -> None:
+    """It would be refused again and again: nothing is sent, so nobody answers."""
+    group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
+    ready = group.send("a", b"x" * 8_000, wait=False)
+    assert [type(event) for event in ready.events] == [Accepted]
+
+
 def test_rule_7_many_senders_of_large_frames_send_smaller_ones() -> None:
     """A full frame of each would be more than the buffer takes."""
     group = Group(4, receive_buffer_bytes=150_000, max_frame_bytes=65_000)
