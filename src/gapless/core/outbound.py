@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from gapless.profiles import Profile
     from gapless.wire.frames import Range
 
+_LEAST_SHARE_BYTES = 16_384
+"""What a sender may have outstanding however many others send: less than a large frame, or many would fill a buffer."""
+
 
 class Outbound:
     """The own stream: window, ack table, repairs, and the sends that wait."""
@@ -538,7 +541,7 @@ class Outbound:
         self.senders = max(1, senders)
         if self.row.release != "acks":
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
-        least_bytes, default_bytes = config.max_frame_bytes, config.receive_buffer_bytes
+        least_bytes, default_bytes = min(config.max_frame_bytes, _LEAST_SHARE_BYTES), config.receive_buffer_bytes
         room_bytes = self.shares.limit_bytes(self.acks, self.window.low, self.senders, least_bytes, default_bytes)
         self.window.max_bytes = min(config.window_bytes, room_bytes)
 

@@ -30,6 +30,14 @@ class Batch(NamedTuple):
     shares: list[tuple[Waiting, int]]
 
 
+def costs_bytes(sizes: list[int]) -> Sequence[int]:
+    """Return what the first 0, 1, 2, … messages of these lengths cost in a window."""
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        step = sizes[0] + LENGTH_BYTES
+        return range(0, step * len(sizes) + 1, step)
+    return list(accumulate([size + LENGTH_BYTES for size in sizes], initial=0))
+
+
 class Waiting:
     """One send in the queue: its messages and how far they have been taken."""
 
@@ -53,7 +61,7 @@ class Waiting:
         self.messages = messages
         self.flags = flags
         self.deadline_ns = deadline_ns
-        self.costs = list(accumulate([len(message) + LENGTH_BYTES for message in messages], initial=0))
+        self.costs = costs_bytes(list(map(len, messages)))
         self.taken = 0
         self.offset = 0
         self.first = self.last = 0
