@@ -15,9 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges, rare
+from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gapless.config import Config
     from gapless.core.context import Context
     from gapless.core.window import Window
@@ -45,11 +48,21 @@ class Answer(NamedTuple):
 class Repairs:
     """The memory of recent repairs, and the budget."""
 
-    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "_to_one", "starved", "suppress_ns")
+    __slots__ = (
+        "_config",
+        "_interval_ns",
+        "_recent",
+        "_room_bytes",
+        "_spent_bytes",
+        "_to_one",
+        "starved",
+        "suppress_ns",
+    )
 
     def __init__(self, config: Config, *, to_one: bool = False) -> None:
         self._config = config
         self._to_one = to_one
+        self._room_bytes = run_room_bytes(config.max_frame_bytes)
         self.starved = False
         self.suppress_ns = config.min_retry_ns // 2
         self._recent: list[_Done] = []
@@ -68,7 +81,8 @@ class Repairs:
         wanted = ranges.minus(asked, ranges.merged(done))
         runs: list[Run] = []
         over_budget: list[Range] = []
-        for run in (found for first, last in wanted for found in window.get(first, last)):
+        found = (run for first, last in wanted for run in window.get(first, last))
+        for run in (part for whole in found for part in self._framed(whole)):
             if self.spend(run.size_bytes, now_ns):
                 runs.append(run)
                 self._recent.append(_Done(run.first, run.last, to, now_ns))
@@ -76,6 +90,13 @@ class Repairs:
                 over_budget.append((run.first, run.last))
         self.starved = bool(over_budget)
         return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
+
+    def _framed(self, run: Run) -> Iterator[Run]:
+        """Return ``run`` in parts that fit a frame: what has come together, or from afar, may not."""
+        while run.size_bytes > self._room_bytes and (count := run.fitting(self._room_bytes)):
+            yield run.part(run.first, run.first + count - 1)
+            run = run.part(run.first + count, run.last)
+        yield run
 
     def retune(self, config: Config) -> None:
         """Go on under another configuration."""

@@ -67,7 +67,7 @@ UNICAST_KINDS = range(0x21, 0x30)
 
 SEQNO_MAX = fields.SEQNO_MAX
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
-_SAFE_SEQNO = SEQNO_MAX - 0xFFFF
+SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 """A run that starts below this ends within the largest seqno, whatever its count."""
 DATAGRAM_MAX_BYTES = 65507
 """The largest datagram that UDP over IPv4 carries."""
@@ -110,7 +110,7 @@ _EPOCH = fields.EPOCH_FIELD
 _COUNTS = fields.COUNTS
 _PROGRESS = fields.PROGRESS
 _FLOOR = Struct("<Q")
-_LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
+LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 """Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
 
 # A named tuple is made by a Python function that calls this one; going there directly saves a tenth of a decode.
@@ -366,10 +366,10 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     payload = table + count * LENGTH_BYTES
     if not count or payload > end:
         raise RemoteProtocolError("count", f"{count} messages in {end - table} bytes")
-    lengths = _LENGTHS[count] if count < len(_LENGTHS) else Struct(f"<{count}H")
+    lengths = LENGTHS[count] if count < len(LENGTHS) else Struct(f"<{count}H")
     if sum(lengths.unpack_from(datagram, table)) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
-    if flags or not 0 < first < _SAFE_SEQNO:
+    if flags or not 0 < first < SAFE_SEQNO:
         _check_run(first, count, flags)
     return Run(origin, first, datagram[table:payload], datagram[payload:end], flags, view, sent_ns)
 
