@@ -40,7 +40,7 @@ def test_what_was_stored_as_one_run_is_repaired_in_frames() -> None:
     assert named(repairs(max_frame_bytes=400).answer(B, [(1, 9)], window, T0)) == [(1, 3), (4, 6), (7, 9)]
     assert named(repairs(max_frame_bytes=400).answer(B, [(2, 5)], window, T0)) == [(2, 4), (5, 5)]
     large = stored(2, size_bytes=900)
-    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 2)], large, T0)) == [(1, 2)], "no part of it would fit"
+    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 2)], large, T0)) == [(1, 1), (2, 2)], "as small as it gets"
 
 
 # Exactness

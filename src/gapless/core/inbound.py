@@ -94,7 +94,7 @@ class Inbound:
         self.kind = ONE if epoch >= CONNECTION else GROUP
         self.pieces = Pieces(config.max_message_bytes, self.kind, epoch)
         self.keeps = row.release == "stability" and not config.discard_delivered
-        self.repairs = Repairs(config) if self.keeps else None
+        self.repairs = Repairs(config, epoch) if self.keeps else None
         self.ack_now = False
         self.ended = False
         self.stable = 0

@@ -19,8 +19,6 @@ from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gapless.config import Config
     from gapless.core.context import Context
     from gapless.core.window import Window
@@ -59,10 +57,10 @@ class Repairs:
         "suppress_ns",
     )
 
-    def __init__(self, config: Config, *, to_one: bool = False) -> None:
+    def __init__(self, config: Config, epoch: int = 0, *, to_one: bool = False) -> None:
         self._config = config
         self._to_one = to_one
-        self._room_bytes = run_room_bytes(config.max_frame_bytes)
+        self._room_bytes = run_room_bytes(config.max_frame_bytes, epoch)
         self.starved = False
         self.suppress_ns = config.min_retry_ns // 2
         self._recent: list[_Done] = []
@@ -82,7 +80,8 @@ class Repairs:
         runs: list[Run] = []
         over_budget: list[Range] = []
         found = (run for first, last in wanted for run in window.get(first, last))
-        for run in (part for whole in found for part in self._framed(whole)):
+        # What came together, or from one with larger frames, may be stored as a run that is larger than a frame.
+        for run in (part for whole in found for part in whole.framed(self._room_bytes)):
             if self.spend(run.size_bytes, now_ns):
                 runs.append(run)
                 self._recent.append(_Done(run.first, run.last, to, now_ns))
@@ -90,13 +89,6 @@ class Repairs:
                 over_budget.append((run.first, run.last))
         self.starved = bool(over_budget)
         return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
-
-    def _framed(self, run: Run) -> Iterator[Run]:
-        """Return ``run`` in parts that fit a frame: what has come together, or from afar, may not."""
-        while run.size_bytes > self._room_bytes and (count := run.fitting(self._room_bytes)):
-            yield run.part(run.first, run.first + count - 1)
-            run = run.part(run.first + count, run.last)
-        yield run
 
     def retune(self, config: Config) -> None:
         """Go on under another configuration."""

@@ -301,8 +301,13 @@ class Streams:
 
     def _acknowledge(self, stream: Inbound, context: Context) -> None:
         """Send the ack that is owed for a stream."""
-        stream.acknowledge(context, 1 + len(self._active))
+        stream.acknowledge(context, self._senders(context.now_ns))
         self._owing.pop(stream.key, None)
+
+    def _senders(self, now_ns: int) -> int:
+        """Return how many members share the buffers: those that were heard sending lately, and this one if it sends."""
+        sends = any(now_ns - stream.sent_ns < _ACTIVE_NS for stream in self._outbounds() if stream.sent_ns is not None)
+        return max(1, len(self._active) + sends)
 
     def _deliver_stalled(self, context: Context) -> None:
         """Deliver from the streams that wait for room, as far as there is some."""

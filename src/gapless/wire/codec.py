@@ -198,6 +198,38 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
     return b"".join(parts)
 
 
+def encode_parts(
+    group: int, sender: Address, frame: Data, room_bytes: int, addressee: int | None = None
+) -> list[bytes]:
+    """Return the datagrams in which ``sender`` says a run that is larger than a frame, ``room_bytes`` in each.
+
+    It is what ``encode`` makes of each part. What all parts have in common is worked out once.
+    """
+    run = frame.run
+    if frame.epoch or frame.first or addressee is not None:
+        frames = [frame._replace(run=part) for part in run.framed(room_bytes)]
+        frames[1:] = [part._replace(first=False) for part in frames[1:]]
+        return [encode(group, sender, (part,), addressee) for part in frames]
+    try:
+        _check_run(run.first, run.count, run.flags)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
+    who = _WHO.pack(group, *sender)
+    start = crc32(who)
+    flags = run.flags | REPAIR if frame.repair else run.flags
+    (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
+    lengths, payload = run.lengths, run.payload
+    fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
+    found = []
+    for head, tail, begin, end in run.cuts(room_bytes):
+        count = tail - head
+        length = fixed_bytes + LENGTH_BYTES * count + end - begin
+        fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, first + head, view, sent_ns, count)
+        body = b"".join((fixed, lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail], payload[begin:end]))
+        found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, 0, crc32(body, start)), who, body)))
+    return found
+
+
 def _encode_data(parts: list[bytes], frame: Data) -> None:
     run = frame.run
     flags = run.flags
