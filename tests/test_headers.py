@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import PayloadError
-from gapless.headers import ANSWER, HEADED, LOOK, MARK, PLAIN, REQUEST, join, may_have, split, wrap
+from gapless.headers import ANSWER, HEADED, LOOK, MARK, PLAIN, REQUEST, WRAP_BYTES, join, may_have, split, wrap
+from gapless.identity import Address
+from gapless.run import Run
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: len(name.encode()) <= 255)
 PAYLOADS = st.binary(max_size=40) | st.binary(max_size=30).map(lambda rest: MARK + rest)
@@ -50,6 +52,24 @@ def test_that_no_message_is_wrapped_is_seen_at_once() -> None:
     assert not may_have(b"plain" * 1000)
     assert may_have(b"plain" + join(b"x", {"a": b""}))
     assert may_have(memoryview(join(b"x", {"a": b""})))
+
+
+@given(st.lists(PAYLOADS | st.binary(min_size=16, max_size=16).map(lambda rest: MARK + rest), min_size=1, max_size=8))
+def test_a_wrapped_message_is_found_among_others(payloads: list[bytes]) -> None:
+    run = Run.of(Address(1, 1), 1, payloads)
+    wrapped = any(message.startswith(MARK) and len(message) >= WRAP_BYTES for message in payloads)
+    assert may_have(run.payload, run.lengths) or not wrapped
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_wrapped_message_is_found_among_others_as_long_as_it(at: int) -> None:
+    payloads = [b"a message of 20 bytes" for _ in range(5)]
+    run = Run.of(Address(1, 1), 1, payloads)
+    assert not may_have(run.payload.replace(b"bytes", MARK + b"!"), run.lengths)
+    payloads[at] = join(b"", {"a": b"bc"})
+    assert len(payloads[at]) == 21
+    run = Run.of(Address(1, 1), 1, payloads)
+    assert may_have(run.payload, run.lengths)
 
 
 @pytest.mark.parametrize(

@@ -205,17 +205,56 @@ def test_rule_7_the_smallest_buffer_limits_what_is_outstanding() -> None:
 
 
 def test_rule_7_senders_share_the_buffer() -> None:
-    """Two others have sent lately: a third of the buffer is left; later it is all there again."""
-    group = Group(3, receive_buffer_bytes=9_000, max_frame_bytes=256)
+    """Two others of four have sent lately: a third of the buffer is left; later it is all there again."""
+    group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
     group.lose(Ack)
     group.receive("a", B, data(B, 1))
     group.receive("a", C, data(C, 1))
     group.send("a", *[b"x" * 98] * 200)
     assert 2_900 < outstanding_bytes(group) <= 3_000
     group.now_ns += SECOND
-    group.receive("a", B, Ack(A, 1, 9_000))
-    group.receive("a", C, Ack(A, 1, 9_000))
+    for seqno in (1, 2):
+        for peer in (B, C, D):
+            group.receive("a", peer, Ack(A, seqno, 9_000))
     assert 8_900 < outstanding_bytes(group) <= 9_000, "sends that wait feel it too"
+
+
+def test_rule_7_nobody_fills_its_own_buffer() -> None:
+    """All three send: each receiver hears two of them."""
+    group = Group(3, receive_buffer_bytes=9_000, max_frame_bytes=256)
+    group.lose(Ack)
+    group.receive("a", B, data(B, 1))
+    group.receive("a", C, data(C, 1))
+    group.send("a", *[b"x" * 98] * 200)
+    for seqno in (1, 2):
+        for peer in (B, C):
+            group.receive("a", peer, Ack(A, seqno, 9_000))
+    assert 4_400 < outstanding_bytes(group) <= 4_500
+
+
+def test_rule_7_who_begins_to_send_leaves_room_for_those_that_begin_too() -> None:
+    """Nobody can have heard the others yet; when the first messages are acknowledged, whoever sends has been heard."""
+    group = Group(4, receive_buffer_bytes=9_000, max_frame_bytes=256)
+    group.lose(Ack)
+    group.send("a", *[b"x" * 98] * 400)
+    assert 2_900 < outstanding_bytes(group) <= 3_000
+    for seqno in (1, 2):
+        for peer in (B, C, D):
+            group.receive("a", peer, Ack(A, seqno, 9_000))
+    assert 8_900 < outstanding_bytes(group) <= 9_000
+    for seqno in (80, 160, 240, 320, 400):
+        for peer in (B, C, D):
+            group.receive("a", peer, Ack(A, seqno, 9_000))
+    group.now_ns += SECOND
+    group.send("a", *[b"x" * 98] * 400)
+    assert 2_900 < outstanding_bytes(group) <= 3_000, "after a pause it is the same"
+
+
+def test_rule_7_many_senders_of_large_frames_send_smaller_ones() -> None:
+    """A full frame of each would be more than the buffer takes."""
+    group = Group(4, receive_buffer_bytes=90_000, max_frame_bytes=65_000)
+    group.send("a", *[b"x" * 998] * 400)
+    assert 29_000 < outstanding_bytes(group) <= 30_000
 
 
 def test_rule_7_a_smaller_buffer_counts_for_sends_that_wait() -> None:
@@ -264,9 +303,9 @@ def test_window_bytes_limit_what_is_outstanding() -> None:
 def test_an_ack_is_due_after_a_quarter_of_the_senders_share() -> None:
     """Rule 7: or a sender that fills its share would wait for the ack timer again and again."""
     group = Group(2, receive_buffer_bytes=8_000, ack_threshold=1000, capacity=4000)
-    for seqno in range(1, 10):
+    for seqno in range(1, 20):
         group.receive("b", A, data(A, seqno, b"x" * 198))
-    assert [ack.seqno for ack in group.frames(Ack)] == [5], "one other sends: 8000 / 2 / 4 bytes"
+    assert [ack.seqno for ack in group.frames(Ack)] == [10], "one sends: 8000 / 4 bytes"
 
 
 def test_who_has_stopped_sending_has_no_share() -> None:
@@ -277,9 +316,9 @@ def test_who_has_stopped_sending_has_no_share() -> None:
     group.run_for(SECOND)
     group.receive("b", A, data(A, 2))
     group.run_for(20 * MS)
-    for seqno in range(3, 12):
+    for seqno in range(3, 20):
         group.receive("b", A, data(A, seqno, b"x" * 198))
-    assert [ack.seqno for ack in group.frames(Ack, "b") if ack.origin == A] == [1, 2, 7]
+    assert [ack.seqno for ack in group.frames(Ack, "b") if ack.origin == A] == [1, 2, 12]
 
 
 def test_a_gap_does_not_stop_the_sender() -> None:

@@ -1,7 +1,8 @@
 """Gaps: when a receiver asks for what it misses.
 
 On noticing a gap: nothing is sent. The highest seqno missing now is remembered, and the gap has a grace in which
-reordered frames may still close it (R-02, the two-pass rule).
+reordered frames may still close it (R-02, the two-pass rule). The grace of what is only announced begins anew as long
+as the stream comes closer to it.
 
 Every pass (when a grace or a rest is over): what was remembered, outlived its grace and is still missing is asked for;
 what is missing anew is remembered, and its grace starts. A range that was asked for is asked again only after the
@@ -167,6 +168,11 @@ class Gaps:
     def postpone(self, tries: int, now_ns: int) -> None:
         """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
         self.due_ns = now_ns + self._retry_ns(tries, self._draw())
+
+    def renew(self) -> None:
+        """Let the grace of what is missing begin anew when it is noticed next, unless it was asked for already."""
+        if not self._asked:
+            self.due_ns = None
 
     def close(self) -> None:
         """Note that nothing is missing."""

@@ -4,7 +4,8 @@ On reception of data: what is new and in the acceptance range is stored; what is
 consecutive messages are handed out until a gap, or until the application has no room for more. An ack is owed.
 
 On reception of a tail: everything up to the announced high is known to exist, so what is missing of it is a gap; an ack
-goes out at once, the last one may have been lost. A start, if none is known yet, opens the stream.
+goes out at once, the last one may have been lost. A start, if none is known yet, opens the stream. A tail may overtake
+data, which wait in another buffer: as long as the stream goes on without a gap, what is announced is on its way.
 
 On reception of "gone": what lies at or below low will never come. A stream of which nothing was delivered starts behind
 it; otherwise what is missing of it is reported as lost, never silently waited for (P-01); what is here is delivered.
@@ -101,7 +102,7 @@ class Inbound:
         self.taken = 0
         self.taken_bytes = 0
         self._rng = rng
-        self._looked = 0
+        self._looked = self._grown = 0
         self._start_tries = 0
         self._turns = 0
         self._early: list[tuple[Run, bool]] = []
@@ -323,13 +324,17 @@ class Inbound:
     def look_for_gaps(self, now_ns: int) -> None:
         """Start the grace of a gap, or note that there is none.
 
-        While one gap is watched, only what became known since the last look can hold a fresh one.
+        While one gap is watched, only what became known since the last look can hold a fresh one. A gap that is only
+        announced has its grace anew whenever the stream has come closer to it.
         """
         window = self.window
         if window is None or not self.row.naks:
             return
         known = max(window.high, min(self.announced, window.ceiling))
         looked, self._looked = self._looked, known
+        grown, self._grown = window.high > self._grown, window.high
+        if grown and window.high - window.delivered <= self._ahead(window):
+            self.gaps.renew()
         if known - window.delivered <= self._ahead(window):
             if self.gaps.due_ns is not None:
                 self.gaps.close()
@@ -500,7 +505,7 @@ class Inbound:
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]
         self._early = list(early)  # type: ignore[call-overload]
-        self._looked = 0
+        self._looked = self._grown = 0
         if self.repairs is not None:
             self.repairs.forget()
         if window is None:

@@ -26,7 +26,7 @@ from gapless.core.holds import check_places
 from gapless.core.inbound import UNKNOWN, Inbound
 from gapless.core.outbound import Outbound
 from gapless.core.ready import Discarded, Ready, Refused, Undelivered, ViewInstalled
-from gapless.core.streams import Streams
+from gapless.core.streams import ACTIVE_NS, Streams
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.modes import Mode
@@ -114,6 +114,10 @@ class Member(Streams):
     ) -> int:
         context = self._context
         stream = self.outbound if to is None else self.connections.open(to, context)
+        if to is None:
+            if context.now_ns - self._sent_ns >= ACTIVE_NS:
+                self._resumed_ns = context.now_ns
+            self._sent_ns = context.now_ns
         self._share_buffers(context.now_ns)
         if to not in {None, self.me}:
             flags &= ~NOT_BACK

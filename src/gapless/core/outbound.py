@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from gapless.profiles import Profile
     from gapless.wire.frames import Range
 
+_LEAST_SHARE_BYTES = 16_384
+"""What a sender may have outstanding however many others send: less than a large frame, or many would fill a buffer."""
+
 
 class Outbound:
     """The own stream: window, ack table, repairs, and the sends that wait."""
@@ -84,7 +87,6 @@ class Outbound:
         self.shares = Shares()
         self.acked_ns: dict[Address, int] = {}
         self.senders = 0  # nobody has said yet
-        self.sent_ns: int | None = None
         self._tail_ns: int | None = None
         self._tail_interval_ns = config.tail_delay_ns
         self._seen: tuple[int, int] | None = None
@@ -155,7 +157,6 @@ class Outbound:
     def _send_batch(self, batch: Batch, context: Context, reason: str) -> None:
         first = self.window.high + 1
         run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns)
-        self.sent_ns = context.now_ns
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         self.shares.sent(run, self.queue.room_bytes)
@@ -538,7 +539,7 @@ class Outbound:
         self.senders = max(1, senders)
         if self.row.release != "acks":
             return  # what is outstanding there has mostly been delivered, and fills nobody's buffer
-        least_bytes, default_bytes = config.max_frame_bytes, config.receive_buffer_bytes
+        least_bytes, default_bytes = min(config.max_frame_bytes, _LEAST_SHARE_BYTES), config.receive_buffer_bytes
         room_bytes = self.shares.limit_bytes(self.acks, self.window.low, self.senders, least_bytes, default_bytes)
         self.window.max_bytes = min(config.window_bytes, room_bytes)
 
@@ -561,8 +562,7 @@ class Outbound:
     @property
     def _waits_for_me(self) -> bool:
         """Whether nobody but this member itself has still to acknowledge something."""
-        released_by_acks = self.row.release == "acks"
-        return released_by_acks and all(member == self.me for member in self.acks.behind(self.window.high))
+        return self.row.release == "acks" and all(member == self.me for member in self.acks.behind(self.window.high))
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""

@@ -42,7 +42,7 @@ _ACKS_PER_SHARE = 4
 """How many acks a sender gets, at the least, for its share of the receive buffer."""
 _MOST_FORMER = 1024
 """Departed streams of which the end is remembered, in case the same life comes back."""
-_ACTIVE_NS = 500_000_000
+ACTIVE_NS = 500_000_000
 """A member counts as sending for so long after its last data."""
 
 
@@ -85,6 +85,8 @@ class Streams:
         self._durable = False
         self._stored: dict[Address, int] | None = None
         self._active: dict[Address, int] = {}
+        self._sent_ns = -ACTIVE_NS
+        self._resumed_ns: int | None = None
         self._nodes: frozenset[int] = frozenset()
         self._traced: dict[Address, tuple[int, int, int]] = {}
         self._epoch = 0
@@ -284,7 +286,7 @@ class Streams:
         """Deliver from a stream, then owe, send or plan its ack and its next pass over gaps."""
         if stream.ended:
             return
-        ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * (1 + len(self._active)))
+        ack_bytes = self.config.receive_buffer_bytes // (_ACKS_PER_SHARE * self._heard)
         due = stream.deliver(self._credit, ack_bytes, context) or stream.ack_now
         if due or (stream.owed.owed and context.rarely(rare.EARLY_ACK)):
             self._acknowledge(stream, context)
@@ -299,15 +301,15 @@ class Streams:
             stream.taken = stream.taken_bytes = 0
             self._count(taken, taken_bytes, context)
 
+    @property
+    def _heard(self) -> int:
+        """How many members fill the buffer of this one just now."""
+        return max(1, len(self._active))
+
     def _acknowledge(self, stream: Inbound, context: Context) -> None:
         """Send the ack that is owed for a stream."""
-        stream.acknowledge(context, self._senders(context.now_ns))
+        stream.acknowledge(context, self._heard)
         self._owing.pop(stream.key, None)
-
-    def _senders(self, now_ns: int) -> int:
-        """Return how many members share the buffers: those that were heard sending lately, and this one if it sends."""
-        sends = any(now_ns - stream.sent_ns < _ACTIVE_NS for stream in self._outbounds() if stream.sent_ns is not None)
-        return max(1, len(self._active) + sends)
 
     def _deliver_stalled(self, context: Context) -> None:
         """Deliver from the streams that wait for room, as far as there is some."""
@@ -375,9 +377,19 @@ class Streams:
             context.deliver(delivery)
 
     def _share_buffers(self, now_ns: int) -> None:
-        """Divide the receivers' buffers by the number of members that are sending just now."""
-        self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < _ACTIVE_NS}
-        senders = 1 + len(self._active)
+        """Divide the receivers' buffers by the number of members that are sending just now; nobody fills its own.
+
+        After a pause others may begin at the same moment: all count until each has acknowledged something since.
+        """
+        self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < ACTIVE_NS}
+        others = len(self.inbound)
+        senders = max(1, min(1 + len(self._active), others))
+        if self._resumed_ns is not None:
+            acked_ns = self.outbound.acked_ns
+            if any(acked_ns.get(peer, -1) < self._resumed_ns for peer in self.inbound):
+                senders = max(1, others)
+            else:
+                self._resumed_ns = None
         for stream in self._outbounds():
             if stream.senders != senders:
                 stream.limit_bytes(senders)
@@ -463,6 +475,7 @@ class Streams:
             self._stalled[self.me, self._epoch] = None
         self._restore_timers()
         self._active = {}
+        self._resumed_ns = None
 
     def _restore_timers(self) -> None:
         gaps = any(stream.gaps.due_ns is not None for stream in self._inbounds())

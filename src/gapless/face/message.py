@@ -97,7 +97,8 @@ class Batch:
     def is_marked(self) -> bool:
         """Whether a message may be wrapped; they are searched once."""
         if self._marked is None:
-            self._marked = may_have(self.payload)
+            run = self.run
+            self._marked = may_have(self.payload) if run is None else may_have(run.payload, run.lengths)
         return self._marked
 
     @property

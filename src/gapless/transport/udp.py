@@ -3,7 +3,8 @@
 On sending: datagrams of equal size to the same target leave in one call (UDP_SEGMENT), where the kernel can do that.
 
 On reception: a call may bring many datagrams of one sender (UDP_GRO); they are cut apart once. Where a datagram came
-from is noted, for a stranger that nobody has located yet.
+from is noted, for a stranger that nobody has located yet. What was said to one member is given behind everything that
+was said to all before it: two sockets know no order, and an announcement must not overtake the data that it is about.
 
 What the kernel refuses (a full buffer, no route, a datagram that is too long) is counted under its name and dropped.
 """
@@ -55,8 +56,6 @@ class UdpMesh:
     could be; its multicast groups are used to find members, and for nothing else.
     """
 
-    deadline_ns = None
-
     def __init__(
         self,
         host: str | None = None,
@@ -86,6 +85,9 @@ class UdpMesh:
         self.segments = offload and sockets.can_segment(self._socket)
         self.coalesces = offload and sum(map(sockets.coalesce, self._receivers)) == len(self._receivers)
         self._sources: dict[Any, bytes] = {}
+        self._alone: list[bytes] = []
+        self._waited = 0
+        self._most_waits = 2 * self.receive_buffer_bytes // TURN_BYTES  # then everything that was there has been read
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
         if locator.family != self._socket.family:
@@ -99,14 +101,35 @@ class UdpMesh:
 
     # On reception
 
+    @property
+    def deadline_ns(self) -> int | None:
+        """At once, while something is held back: the socket that it waits for may be empty by now."""
+        return 0 if self._alone else None
+
     def receive(self, limit: int) -> list[bytes]:
-        """Return what has come."""
+        """Return what has come; what is for this member alone waits until the rest has been read, but not for ever."""
+        own, *groups = self._receivers
+        if len(self._alone) < limit:
+            self._read(own, self._alone, limit)
         found: list[bytes] = []
-        for one in self._receivers:
-            most, left_bytes = len(found) + limit, TURN_BYTES
-            while len(found) < most and left_bytes > 0 and (read_bytes := self._receive_from(one, found)):
-                left_bytes -= read_bytes
+        more = [self._read(one, found, limit) for one in groups]
+        if any(more) and self._waited < self._most_waits:
+            self._waited += 1
+            return found
+        self._waited = 0
+        found += self._alone
+        self._alone = []
         return found
+
+    def _read(self, one: socket.socket, found: list[bytes], limit: int) -> bool:
+        """Read a socket for a while; return whether more may be there."""
+        most, left_bytes = len(found) + limit, TURN_BYTES
+        while len(found) < most and left_bytes > 0:
+            read_bytes = self._receive_from(one, found)
+            if not read_bytes:
+                return False
+            left_bytes -= read_bytes
+        return True
 
     def _receive_from(self, one: socket.socket, found: list[bytes]) -> int:
         """Add what one call brings; return how much that was, nothing if there is nothing."""

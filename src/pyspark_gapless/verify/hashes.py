@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_gapless.trace.columns import STREAM
 from pyspark_gapless.trace.trace import code, is_one_of
-from pyspark_gapless.verify.deliveries import IN_ORDER
+from pyspark_gapless.verify.deliveries import IN_ORDER, in_order
 from pyspark_gapless.verify.violations import says, span, violations
 
 if TYPE_CHECKING:
@@ -45,17 +45,22 @@ def integrity(trace: Trace) -> DataFrame:
 
 
 def repairs_repeat(trace: Trace) -> DataFrame:
-    """S10, the bytes: a repair has the bytes of the original, wherever a row of the same messages is there."""
+    """S10, the bytes: a repair has the bytes of the original, wherever a row of the same messages is there.
+
+    Most repairs are of messages that their origin sent as one run: the few sends settle these. Only for the rest, which
+    were cut elsewhere or come from an origin that was not recorded, all deliveries are looked through.
+    """
     repairs = trace.of("REPAIR").where("hash_first > 0")
     spans = repairs.select(*SPAN).distinct()
-    others = trace.of("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
-    same = repairs.unionByName(others.join(spans, [*SPAN], "left_semi"))
-    wrong = _odd(same).where(is_one_of("REPAIR"))
+    sends = trace.of("SEND").where("hash_first > 0").join(spans, [*SPAN], "left_semi")
+    rest = trace.once("repairs of no send", lambda: spans.join(sends.select(*SPAN).distinct(), [*SPAN], "left_anti"))
+    others = in_order(trace).where("hash_first > 0").join(rest, [*SPAN], "left_semi")
+    wrong = _odd(repairs.unionByName(sends).unionByName(others)).where(is_one_of("REPAIR"))
     return violations("S10", wrong, says("sends %s again with other bytes than before", span()))
 
 
 def _is_ordered() -> Column:
-    return is_one_of("SEND", "REPAIR") | F.col("reason").isin(*IN_ORDER)
+    return is_one_of("SEND") | F.col("reason").isin(*IN_ORDER)
 
 
 def _odd(rows: DataFrame) -> DataFrame:
