@@ -15,6 +15,7 @@ Otherwise nobody knows which question it answers, and the next questions rest as
 one of them gives a sample (Karn's rule): a first guess that is far too short is found out.
 Repairs come in the order of the questions, lowest first. So what was asked for before, and is still missing, was lost
 on its way: it rests no longer than ``min_retry``, whatever the round trip, and is asked for as if for the first time.
+(Where questions go to several members, the answers have no order.)
 On reception of the original after all: the grace was too short, and grows to how late it came.
 
 With retransmission off nothing is ever asked for; a gap that is older than ``stall_after`` is reported (NR-18).
@@ -197,14 +198,18 @@ class Gaps:
             self.round_trip.late(now_ns - asked.noticed_ns)
         elif asked.unanswered == 1:
             self.round_trip.sample(now_ns - asked.asked_ns)
-            if self._config.adaptive_grace:
+            if self._config.adaptive_grace and not self._config.xmit_from_random_member:
                 self._prove(asked)
         else:
             self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
         return asked.tries
 
     def _prove(self, answered: _Asked) -> None:
-        """Note that a question was answered: what was asked for before it and has not come will not come."""
+        """Note that a question was answered: what was asked for before it and has not come will not come.
+
+        The next pass leaves it the time of a retry all the same: of two repairs, one to all and one to this member, the
+        later may be the first to be read.
+        """
         self._proof = max(self._proof, (answered.asked_ns, answered.first))
         if self.due_ns is not None:
             self.due_ns = min(self.due_ns, answered.asked_ns + self._config.min_retry_ns)
