@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
-from gapless.run import BEGIN, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE, Run
+from gapless.run import BEGIN, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE, Run, length_table, total_bytes
 
 ORIGIN = Address(1, 1)
 MESSAGES = [b"a", b"", b"ccc", b"dd"]
@@ -31,6 +31,13 @@ def test_lengths_have_the_form_of_the_wire() -> None:
     run = run_of(b"x" * 0x1234, b"")
     assert run.lengths == b"\x34\x12\x00\x00"
     assert run.payload == b"x" * 0x1234
+
+
+@given(st.lists(st.integers(0, MAX_PART_BYTES), min_size=1, max_size=5), st.integers(1, 80))
+def test_a_length_table_adds_up_whether_its_entries_are_equal_or_not(sizes: list[int], times: int) -> None:
+    table = length_table(sizes * times)
+    assert table == b"".join(size.to_bytes(LENGTH_BYTES, "little") for size in sizes * times)
+    assert total_bytes(table) == sum(sizes) * times
 
 
 def test_what_a_run_costs_is_its_messages_and_their_length_entries() -> None:

@@ -38,6 +38,26 @@ LENGTH_BYTES = 2
 """What one entry of the length table takes."""
 
 _LENGTH = Struct("<H")
+_LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
+"""Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
+
+
+def total_bytes(lengths: bytes) -> int:
+    """Return what the entries of a length table add up to; where all are equal, none is looked at."""
+    count = len(lengths) // LENGTH_BYTES
+    one = lengths[:LENGTH_BYTES]
+    if one * count == lengths:
+        return count * int.from_bytes(one, "little")
+    layout = _LENGTHS[count] if count < len(_LENGTHS) else Struct(f"<{count}H")
+    return sum(layout.unpack(lengths))
+
+
+def length_table(sizes: Sequence[int]) -> bytes:
+    """Return the table of these lengths, at least one; struct.error if one of them does not fit."""
+    count = len(sizes)
+    if sizes.count(sizes[0]) == count:
+        return _LENGTH.pack(sizes[0]) * count
+    return pack(f"<{count}H", *sizes)
 
 
 class Run:
@@ -83,7 +103,7 @@ class Run:
         if not messages:
             raise LocalProtocolError("a run needs at least one message")
         try:
-            lengths = pack(f"<{len(messages)}H", *map(len, messages))
+            lengths = length_table(list(map(len, messages)))
         except StructError as error:
             raise LocalProtocolError(
                 f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "
@@ -137,6 +157,12 @@ class Run:
 
         Of each part: the numbers of its first message and of the one behind its last, and the same in the payload.
         """
+        count, one = self.count, self.lengths[:LENGTH_BYTES]
+        if one * count == self.lengths:
+            (size,) = _LENGTH.unpack(one)
+            step = max(1, room_bytes // (size + LENGTH_BYTES))
+            heads = range(0, count, step)
+            return [(head, tail := min(head + step, count), head * size, tail * size) for head in heads]
         ends = list(accumulate(self.message_lengths(), initial=0))
         costs = [end + LENGTH_BYTES * at for at, end in enumerate(ends)]
         found = []

@@ -122,6 +122,27 @@ def never_delivered(which: Which, nth: int = 0) -> Change:
     return change
 
 
+def started_anew(which: Which, nth: int = 0) -> Change:
+    """Leave a delivery out, and say in its place that the stream starts behind it: the rest is a part of its own."""
+
+    def change(rows: Rows) -> Rows:
+        place = at(rows, which, nth)
+        left, start = rows[place], rows[place].seqno_last + 1
+        begins = at(rows, is_a("START", member=left.member, origin=left.origin))
+        again = rows[begins]._replace(seqno=start, part=left.part + 1, step=left.step, t_ns=left.t_ns)
+        same = "member", "origin", "epoch", "to", "event", "reason"
+        of = [getattr(left, name) for name in same]
+        rest = [
+            row._replace(part=left.part + 1, k=row.seqno - start)
+            if [getattr(row, name) for name in same] == of
+            else row
+            for row in rows[place + 1 :]
+        ]
+        return [*rows[:place], again, *rest]
+
+    return change
+
+
 def _counted_on(rows: Rows, changed: Row, by: int) -> Rows:
     same = "member", "origin", "epoch", "to", "part", "event", "reason"
     of = [getattr(changed, name) for name in same]

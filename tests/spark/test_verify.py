@@ -30,6 +30,7 @@ from tests.spark.planting import (
     never_delivered,
     renumbered,
     replace,
+    started_anew,
     without,
     write,
 )
@@ -65,6 +66,7 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
     "S3 own": ("loss", never_delivered(of("a", "a"), 1), {"S3"}),
     "S3 no start": ("loss", without(of("b", "a", "START")), {"S3"}),
     "S3 another start": ("loss", replace(of("b", "a", "START"), seqno=2), {"S3"}),
+    "S3 started anew": ("loss", started_anew(of("b", "a"), 1), {"S3"}),
     "S4": ("loss", replace(of("b", "a"), -1, hash=7), {"S4"}),
     "S5 again": ("aside", insert(is_a("DELIVER", reason="out of band")), {"S5"}),
     "S5 other bytes": ("aside", replace(is_a("DELIVER", reason="out of band"), hash=7), {"S5"}),

@@ -35,6 +35,14 @@ class Batch(NamedTuple):
     shares: list[tuple[Waiting, int]]
 
 
+def costs_bytes(sizes: list[int]) -> Sequence[int]:
+    """Return what the first 0, 1, 2, … messages of these lengths cost in a window."""
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        step = sizes[0] + LENGTH_BYTES
+        return range(0, step * len(sizes) + 1, step)
+    return list(accumulate([size + LENGTH_BYTES for size in sizes], initial=0))
+
+
 class Waiting:
     """One send in the queue: its messages and how far they have been taken."""
 
@@ -61,7 +69,7 @@ class Waiting:
         self.deadline_ns = deadline_ns
         lengths = list(map(len, messages))
         self.longest_bytes = max(lengths, default=0) + LENGTH_BYTES
-        self.costs = list(accumulate([length + LENGTH_BYTES for length in lengths], initial=0))
+        self.costs = costs_bytes(lengths)
         self.taken = 0
         self.offset = 0
         self.first = self.last = 0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gapless.errors import RemoteProtocolError
-from gapless.run import LENGTH_BYTES, PIECE, Run
-from gapless.wire.codec import HEADER_BYTES, LENGTHS, SAFE_SEQNO, decode
+from gapless.run import LENGTH_BYTES, PIECE, Run, total_bytes
+from gapless.wire.codec import HEADER_BYTES, SAFE_SEQNO, decode
 from gapless.wire.frames import Data, Datagram
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _PLAIN = Struct("<4sI24sHH16sQ12sH")
 origin, first seqno, view and time, count."""
 _WHO = slice(8, 32)
 _PREAMBLE_BYTES = 8
-_PREFIX_LENGTH_BYTES = 4
+_OTHER_BYTES = HEADER_BYTES + 4
+"""What the length of a frame leaves out: the header of the datagram, and the front of the frame up to that length."""
 
 
 class _Open:
@@ -95,21 +96,16 @@ def _add(datagram: bytes, run: _Open) -> bool:
     if first != run.after or first >= SAFE_SEQNO or (preamble, kind, origin, when) != run.alike:
         return False
     payload = _PLAIN.size + LENGTH_BYTES * count
-    if (
-        length != size_bytes - HEADER_BYTES - _PREFIX_LENGTH_BYTES
-        or not 0 < count < len(LENGTHS)
-        or payload > size_bytes
-    ):
+    if length != size_bytes - _OTHER_BYTES or not count or payload > size_bytes:
         return False
-    if crc32(memoryview(datagram)[_PREAMBLE_BYTES:]) != checksum:
-        return False
-    if sum(LENGTHS[count].unpack_from(datagram, _PLAIN.size)) != size_bytes - payload:
+    lengths = datagram[_PLAIN.size : payload]
+    if crc32(memoryview(datagram)[_PREAMBLE_BYTES:]) != checksum or total_bytes(lengths) != size_bytes - payload:
         return False
     run.size_bytes += size_bytes - _PLAIN.size
     if run.size_bytes > MOST_TOGETHER_BYTES:
         return False
     run.after = first + count
-    run.lengths.append(datagram[_PLAIN.size : payload])
+    run.lengths.append(lengths)
     run.payloads.append(datagram[payload:])
     return True
 

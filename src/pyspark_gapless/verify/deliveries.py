@@ -131,7 +131,40 @@ def gapless_prefix(trace: Trace) -> DataFrame:
     message = F.when(F.col("start").isNull(), says("delivers from %d on, but was told no start", "seqno")).otherwise(
         says("delivers from %d on, but was told to start at %d", "seqno", "start")
     )
-    return together(within, violations("S3", wrong, message))
+    again = says("starts anew at %d, but %d is next, the origin never left and no state came", "seqno", "due")
+    return together(within, violations("S3", wrong, message), violations("S3", _restarts(trace, given), again))
+
+
+def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
+    """Return the starts that leave something out of a stream that was being delivered, where nothing allows for that.
+
+    Whoever was given a state goes on behind it, and the stream of a member that was away begins anew. Before the first
+    delivery the start may move: a sender that learns of a view late owes less than was thought.
+    """
+    before = F.lag("view").over(Window.partitionBy(*AT).orderBy("idx"))
+    starts = trace.rare("START").withColumn("then_view", before).where("then_view is not null")
+    starts = starts.join(F.broadcast(given), ["seed", "member"], "left_anti")
+    ends = parts(trace).select(*AT, F.col("part").alias("former"), F.col("seqno_last").alias("end"))
+    done = starts.join(ends, [*AT]).where("former < part")
+    done = done.groupBy(*AT, "idx").agg((F.max("end") + 1).alias("due"))
+    return without_returns(trace, starts.join(done, [*AT, "idx"]).where("seqno > due"))
+
+
+def without_returns(trace: Trace, found: DataFrame) -> DataFrame:
+    """Leave out rows of streams whose origin was gone since the view ``then_view``: there all begins anew."""
+    told = trace.rare("MEMBERS").select(
+        "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
+    )
+    gone = (
+        trace.named(found)
+        .join(F.broadcast(told), ["seed", "member"])
+        .where(
+            (F.col("number") > F.col("then_view"))
+            & (F.col("number") <= F.col("view"))
+            & ~F.array_contains("names", F.col("origin_name"))
+        )
+    )
+    return found.join(gone.select(*AT, "idx").distinct(), [*AT, "idx"], "left_anti")
 
 
 def _without_headless(trace: Trace, wrong: DataFrame) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import Window, functions as F  # noqa: N812
 
 from pyspark_gapless.trace.columns import AT, STREAM
 from pyspark_gapless.trace.trace import is_one_of
-from pyspark_gapless.verify.deliveries import sent
+from pyspark_gapless.verify.deliveries import sent, without_returns
 from pyspark_gapless.verify.violations import VIOLATION, count, says, span, together, violations
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _history(trace: Trace) -> DataFrame:
     rows = rows.withColumn("found", F.explode(F.array_compact(F.array(*each))))
     rows = rows.withColumn("seqno", F.greatest("seqno", "seqno_last", "high"))
     told = rows.select("found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", "then_view")
-    return _without_returns(trace, told)
+    return without_returns(trace, told)
 
 
 def _told(mark: str, where: WindowSpec) -> Column:
@@ -141,23 +141,6 @@ def _rules() -> list[tuple[str, Column, Column]]:
             says("drops %s as %s, but %d is the last it has", span(), F.col("reason"), soon["high"]),
         ),
     ]
-
-
-def _without_returns(trace: Trace, found: DataFrame) -> DataFrame:
-    """Leave out streams whose origin was gone in between: there the marks have begun anew."""
-    told = trace.rare("MEMBERS").select(
-        "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
-    )
-    gone = (
-        trace.named(found)
-        .join(F.broadcast(told), ["seed", "member"])
-        .where(
-            (F.col("number") > F.col("then_view"))
-            & (F.col("number") <= F.col("view"))
-            & ~F.array_contains("names", F.col("origin_name"))
-        )
-    )
-    return found.join(gone.select(*AT, "idx").distinct(), [*AT, "idx"], "left_anti")
 
 
 def window(trace: Trace) -> DataFrame:
