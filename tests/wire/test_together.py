@@ -1,6 +1,7 @@
 """Datagrams that come together: runs that continue each other become one, and nothing else changes."""
 
 from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 import pytest
 from hypothesis import given, strategies as st
@@ -11,7 +12,7 @@ from gapless.run import ACKED, BEGIN, PIECE, Run
 from gapless.wire import Ack, Data, Frame, decode, encode
 from gapless.wire.codec import SEQNO_MAX
 from gapless.wire.frames import CONNECTION
-from gapless.wire.together import MOST_TOGETHER_BYTES, decode_together
+from gapless.wire.together import decode_together
 
 A, B = Address(1, 1), Address(2, 1)
 GROUP = 7
@@ -29,7 +30,7 @@ def plain(first: int, count: int = 1, origin: Address = A, **how: int) -> bytes:
 
 
 def one_by_one(datagrams: Iterable[bytes]) -> dict[bytes, list[Said]]:
-    """What each sender says, message by message."""
+    """What each sender says to each group, message by message."""
     found: dict[bytes, list[Said]] = {}
     for datagram in datagrams:
         try:
@@ -37,7 +38,9 @@ def one_by_one(datagrams: Iterable[bytes]) -> dict[bytes, list[Said]]:
         except RemoteProtocolError as error:
             found.setdefault(b"", []).append((error.reason,))
             continue
-        found.setdefault(repr(said.sender).encode(), []).extend(messages(said.frames, said.group, said.addressee))
+        found.setdefault(repr((said.group, said.sender)).encode(), []).extend(
+            messages(said.frames, said.group, said.addressee)
+        )
     return found
 
 
@@ -58,7 +61,9 @@ def at_once(datagrams: Sequence[bytes]) -> dict[bytes, list[Said]]:
         if isinstance(said, RemoteProtocolError):
             found.setdefault(b"", []).append((said.reason,))
         else:
-            found.setdefault(repr(said.sender).encode(), []).extend(messages(said.frames, said.group, said.addressee))
+            found.setdefault(repr((said.group, said.sender)).encode(), []).extend(
+                messages(said.frames, said.group, said.addressee)
+            )
             assert decode(encode(said.group, said.sender, said.frames, said.addressee)) == said, "it is a datagram"
     assert total == len(datagrams)
     return found
@@ -118,12 +123,27 @@ def test_what_does_not_continue_the_run_stands_by_itself(second: bytes) -> None:
     assert at_once(datagrams) == one_by_one(datagrams)
 
 
-@given(st.integers(0, 10_000), st.integers(1, 255))
-def test_a_datagram_that_was_changed_on_its_way_is_refused_as_ever(at: int, change: int) -> None:
+@pytest.mark.parametrize("before", [1, 3], ids=["of another size", "of the same size"])
+@given(at=st.integers(0, 10_000), change=st.integers(1, 255))
+def test_a_datagram_that_was_changed_on_its_way_is_refused_as_ever(before: int, at: int, change: int) -> None:
     """Whatever byte it is, and with whatever in front of it."""
-    datagram = bytearray(plain(2, 3))
-    datagram[at % len(datagram)] ^= change
-    datagrams = [plain(1), bytes(datagram), plain(2, 3)]
+    after = plain(1 + before, 3)
+    changed = bytearray(after)
+    changed[at % len(changed)] ^= change
+    datagrams = [plain(1, before), bytes(changed), after]
+    assert at_once(datagrams) == one_by_one(datagrams)
+
+
+@pytest.mark.parametrize("before", [1, 3], ids=["of another size", "of the same size"])
+@given(at=st.integers(8, 10_000), change=st.integers(1, 255))
+def test_a_datagram_that_is_whole_and_says_something_else_is_not_taken_for_the_next(
+    before: int, at: int, change: int
+) -> None:
+    """A sender may say anything, with the right checksum."""
+    made = bytearray(plain(1 + before, 3))
+    made[8 + at % (len(made) - 8)] ^= change
+    made[4:8] = crc32(made[8:]).to_bytes(4, "little")
+    datagrams = [plain(1, before), bytes(made), plain(1 + before, 3)]
     assert at_once(datagrams) == one_by_one(datagrams)
 
 
@@ -138,7 +158,7 @@ def test_a_run_does_not_outgrow_the_largest_frame() -> None:
     found = [said for said, _ in decode_together(datagrams) if not isinstance(said, RemoteProtocolError)]
     runs = [frame.run for said in found for frame in said.frames if isinstance(frame, Data)]
     assert len(runs) == 4
-    assert max(one.size_bytes for one in runs) <= MOST_TOGETHER_BYTES
+    assert max(one.size_bytes for one in runs) < 62_000
     assert at_once(datagrams) == one_by_one(datagrams)
 
 

@@ -22,41 +22,71 @@ from gapless.wire.frames import Data, Datagram
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MOST_TOGETHER_BYTES = 60_000
-"""No run is made larger than the largest frame that is sent anywhere."""
+_ALMOST_BYTES = 60_000
+"""A run of so many bytes is not continued; it is about as large as the largest frame."""
 
 _PLAIN = Struct("<4sI24sHH16sQ12sH")
 """A datagram to all with one DATA frame of a whole life: preamble, checksum, group and sender, kind and flags, length,
-origin, first seqno, view and time, count."""
-_WHO = slice(8, 32)
+origin, first seqno, view and time, count; then the lengths and the messages."""
+_FRONT = Struct("<4sI44sQ")
+"""The same: preamble, checksum, everything up to the first seqno, and that."""
 _PREAMBLE_BYTES = 8
+_WHO = slice(8, 32)
 _OTHER_BYTES = HEADER_BYTES + 4
 """What the length of a frame leaves out: the header of the datagram, and the front of the frame up to that length."""
 
 
 class _Open:
-    """A run in the making."""
+    """A run in the making, and what the last datagram looked like that it was made of."""
 
-    __slots__ = ("after", "alike", "lengths", "payloads", "said", "size_bytes")
+    __slots__ = (
+        "after",
+        "alike",
+        "count",
+        "datagram_bytes",
+        "lengths",
+        "middle",
+        "payload",
+        "payloads",
+        "preamble",
+        "rest",
+        "said",
+        "size_bytes",
+        "table",
+    )
 
-    def __init__(self, said: Datagram, run: Run, alike: tuple[object, ...]) -> None:
+    def __init__(self, said: Datagram, run: Run, datagram: bytes) -> None:
         self.said = said
-        self.alike = alike
-        self.after = run.last + 1
-        self.lengths = [run.lengths]
-        self.payloads = [run.payload]
-        self.size_bytes = run.size_bytes
+        self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
+        self.alike = self.preamble, kind, origin, when
+        self.lengths: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.size_bytes = 0
+        self.add(datagram, run.first, run.lengths)
 
-    def close(self) -> Datagram:
-        """Return what was put together as if it had come in one datagram."""
-        if len(self.payloads) == 1:
-            return self.said
+    def add(self, datagram: bytes, first: int, lengths: bytes) -> None:
+        """Add what a datagram holds, and remember how it looks: most often the next one looks the same."""
+        self.datagram_bytes = len(datagram)
+        self.payload = _PLAIN.size + len(lengths)
+        self.middle = datagram[_PREAMBLE_BYTES : _FRONT.size - 8]
+        self.rest = datagram[_FRONT.size : self.payload]
+        self.table, self.count = lengths, len(lengths) // LENGTH_BYTES
+        self.lengths.append(lengths)
+        self.payloads.append(datagram[self.payload :])
+        self.after = first + self.count
+        self.size_bytes += len(datagram) - _PLAIN.size
+
+    def close(self) -> tuple[Datagram, int]:
+        """Return what was put together as if it had come in one datagram, and of how many it was made."""
+        times = len(self.payloads)
+        if times == 1:
+            return self.said, 1
         frame = self.said.frames[0]
         assert isinstance(frame, Data)
         first = frame.run
         lengths, payload = b"".join(self.lengths), b"".join(self.payloads)
         run = Run(first.origin, first.first, lengths, payload, first.flags, first.view, first.sent_ns)
-        return self.said._replace(frames=(frame._replace(run=run),))
+        return Datagram(self.said.group, self.said.sender, (Data(run),)), times
 
 
 def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | RemoteProtocolError, int]]:
@@ -65,32 +95,49 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
     In the place of one that says nothing stands the reason.
     """
     making: dict[bytes, _Open] = {}
+    run: _Open | None = None
     for datagram in datagrams:
+        if run is not None and len(datagram) == run.datagram_bytes and run.size_bytes < _ALMOST_BYTES:
+            # The shortest way: all but the seqno and the messages is as it was in the datagram before.
+            preamble, checksum, middle, first = _FRONT.unpack_from(datagram)
+            if (
+                first == run.after < SAFE_SEQNO
+                and middle == run.middle
+                and preamble == run.preamble
+                and datagram[_FRONT.size : run.payload] == run.rest
+                and crc32(datagram[_PREAMBLE_BYTES:]) == checksum
+            ):
+                run.lengths.append(run.table)
+                run.payloads.append(datagram[run.payload :])
+                run.after += run.count
+                run.size_bytes += len(datagram) - _PLAIN.size
+                continue
         who = datagram[_WHO]
         run = making.get(who)
         if run is not None:
-            if _add(datagram, run):
+            if _continue(datagram, run):
                 continue
             del making[who]
-            yield run.close(), len(run.payloads)
+            yield run.close()
         try:
             said = decode(datagram)
         except RemoteProtocolError as error:
+            run = None
             yield error, 1
             continue
-        opened = _begin(datagram, said)
-        if opened is None:
+        run = _begin(datagram, said)
+        if run is None:
             yield said, 1
         else:
-            making[who] = opened
-    for run in making.values():
-        yield run.close(), len(run.payloads)
+            making[who] = run
+    for one in making.values():
+        yield one.close()
 
 
-def _add(datagram: bytes, run: _Open) -> bool:
+def _continue(datagram: bytes, run: _Open) -> bool:
     """Add what a datagram holds to ``run``, if it continues it and is whole; return whether it does."""
     size_bytes = len(datagram)
-    if size_bytes <= _PLAIN.size:
+    if size_bytes <= _PLAIN.size or run.size_bytes >= _ALMOST_BYTES:
         return False
     preamble, checksum, _, kind, length, origin, first, when, count = _PLAIN.unpack_from(datagram)
     if first != run.after or first >= SAFE_SEQNO or (preamble, kind, origin, when) != run.alike:
@@ -99,14 +146,9 @@ def _add(datagram: bytes, run: _Open) -> bool:
     if length != size_bytes - _OTHER_BYTES or not count or payload > size_bytes:
         return False
     lengths = datagram[_PLAIN.size : payload]
-    if crc32(memoryview(datagram)[_PREAMBLE_BYTES:]) != checksum or total_bytes(lengths) != size_bytes - payload:
+    if crc32(datagram[_PREAMBLE_BYTES:]) != checksum or total_bytes(lengths) != size_bytes - payload:
         return False
-    run.size_bytes += size_bytes - _PLAIN.size
-    if run.size_bytes > MOST_TOGETHER_BYTES:
-        return False
-    run.after = first + count
-    run.lengths.append(lengths)
-    run.payloads.append(datagram[payload:])
+    run.add(datagram, first, lengths)
     return True
 
 
@@ -118,5 +160,4 @@ def _begin(datagram: bytes, said: Datagram) -> _Open | None:
     run = frame.run
     if frame.epoch or frame.repair or run.flags & PIECE:
         return None
-    preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
-    return _Open(said, run, (preamble, kind, origin, when))
+    return _Open(said, run, datagram)
