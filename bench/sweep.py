@@ -59,6 +59,7 @@ class Turns:
         self._workers = workers
         self._membership = membership
         self.told: dict[str, list[Told]] = {way: [] for way in WAYS}
+        self.failing: list[int] = []
 
     def spark(self, seeds: range) -> None:
         """Do some seeds on Spark, and write their rows."""
@@ -73,6 +74,7 @@ class Turns:
         """Do some seeds in a pool of processes."""
         found = plain_sweep(seeds, workers=self._workers, membership=self._membership)
         violations = sum(len(outcome.violations) for outcome in found.failed)
+        self.failing += [outcome.seed for outcome in found.failed]
         self.told["plain"].append(Told(found.digest, violations, found.events))
 
 
@@ -119,12 +121,14 @@ def report(turns: Turns, slices: Sequence[range], found: dict[str, list[Sample]]
         "overhead_with_start": round((wall_s["spark"] + start_s) / wall_s["plain"] - 1, 4),
         "same_digests": [told.digest for told in turns.told["spark"]] == [told.digest for told in turns.told["plain"]],
         "violations": sum(told.violations for told in turns.told["spark"]),
+        "failing_seeds": sorted(turns.failing),
         "events": sum(told.events for told in turns.told["spark"]),
     }
 
 
-def conditions(master: str, workers: int) -> dict[str, object]:
+def conditions(master: str, workers: int, *, membership: bool) -> dict[str, object]:
     return {
+        "membership": membership,
         "python": platform.python_version(),
         "master": master,
         "workers": workers,
@@ -146,6 +150,8 @@ def show(about: dict[str, object], figures: dict[str, Any]) -> None:
     screen.print(f"it is {100 * figures['overhead_with_start']:+.1f} % in all")
     same = "the same" if figures["same_digests"] else "NOT THE SAME"
     screen.print(f"{figures['violations']} violations; the digests of both are {same}")
+    for seed in figures["failing_seeds"]:
+        screen.print(f"gapless sim {seed}{' --membership' if about['membership'] else ''}")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -203,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    about = conditions(master, options.workers)
+    about = conditions(master, options.workers, membership=options.membership)
     if options.json:
         print(json.dumps({"conditions": about, **figures}, indent=2))
     else:

@@ -57,8 +57,21 @@ def test_blocks_are_known_again_at_another_place() -> None:
     assert company.apps["c"].received[0].state == head + rest
 
 
+def test_silence_is_no_failure_while_the_group_may_not_know_the_new_member_yet() -> None:
+    company = Company("ab", state_timeout="100ms", suspect_after="2s", verify_timeout="1s")
+    company.send("a", b"a1")
+    losing = company.lose(StateOffer)
+    company.enter("c", lag_ns=0)
+    company.run_for(SECOND)
+    assert company.apps["c"].received == []
+    assert {target for _, target, frame in company.sent if isinstance(frame, StateAsk)} == {"a", "b"}
+    company.tampers.remove(losing)
+    company.until_state("c")
+    assert company.apps["c"].received[0].provider is not None
+
+
 def test_a_silent_provider_is_left_for_the_next_one_and_everything_fails_in_the_end() -> None:
-    company = Company("ab", state_timeout="1s")
+    company = Company("ab", state_timeout="1s", suspect_after="400ms", verify_timeout="400ms")
     company.send("a", b"a1")
     company.lose(StateOffer)
     start_ns = company.now_ns

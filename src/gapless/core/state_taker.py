@@ -13,7 +13,8 @@ over, and the provider may forget it.
 On a view without the provider, a refusal, three wrong blocks, or ``state_timeout`` without anything new from the
 provider: the next member is asked, in the order of the view. Blocks that are here stay. One that is alive but not ready
 is left after four times ``state_timeout``, if there is another. When everybody has failed twice within one view, there
-is no state.
+is no state; silence counts as a failure only once the group would have let go of a member that is not there, for one
+that has not heard of the view yet is silent too.
 
 Every interval: the question goes out again until the offer is there, then what is missing of the blocks.
 """
@@ -346,7 +347,10 @@ class Taker:
                 self._pull(self._fetch.pull_again(now_ns), context)
                 return
         if now_ns >= self._heard_ns + timeout_ns:
-            self._fail(context)
+            if now_ns >= self._view_ns + self.config.suspect_after_ns + self.config.verify_timeout_ns:
+                self._fail(context)
+            else:
+                self._turn(context)
         elif now_ns >= self._since_ns + PATIENCE * timeout_ns:
             self._since_ns = now_ns
             if self._candidates()[:1] != [self.provider]:
