@@ -115,8 +115,8 @@ class Member(Streams):
         context = self._context
         stream = self.outbound if to is None else self.connections.open(to, context)
         if to is None:
-            if context.now_ns - self._sent_ns >= ACTIVE_NS:
-                self._resumed_ns = context.now_ns
+            if wait and context.now_ns - self._sent_ns >= ACTIVE_NS:
+                self._resumed_ns = context.now_ns  # what must not wait is not refused for that
             self._sent_ns = context.now_ns
         self._share_buffers(context.now_ns)
         if to not in {None, self.me}:

@@ -379,15 +379,16 @@ class Streams:
     def _share_buffers(self, now_ns: int) -> None:
         """Divide the receivers' buffers by the number of members that are sending just now; nobody fills its own.
 
-        After a pause others may begin at the same moment: all count until each has acknowledged something since.
+        After a pause others may begin at the same moment, or have the whole buffer: all count, twice, until each has
+        acknowledged something since.
         """
         self._active = {origin: at_ns for origin, at_ns in self._active.items() if now_ns - at_ns < ACTIVE_NS}
         others = len(self.inbound)
         senders = max(1, min(1 + len(self._active), others))
-        if self._resumed_ns is not None:
+        if self._resumed_ns is not None and others > 1:
             acked_ns = self.outbound.acked_ns
             if any(acked_ns.get(peer, -1) < self._resumed_ns for peer in self.inbound):
-                senders = max(1, others)
+                senders = 2 * others
             else:
                 self._resumed_ns = None
         for stream in self._outbounds():
