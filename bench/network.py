@@ -1,9 +1,10 @@
 """A network that loses packets: one namespace for each member, on a bridge, with MTU 1500, and a filter that drops.
 
 Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP and for every library,
-so that every receiver has its own luck. Segmentation by the interface is off: what is dropped is one packet, as on a
-wire. It takes the rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is found out by
-trying.
+so that every receiver has its own luck. Segmentation by the interface is off, and the filter stands before anything is
+put together again: what is dropped is one packet, as on a wire. A datagram that is larger than the MTU is lost with any
+of its fragments. It takes the rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is
+found out by trying.
 """
 
 from __future__ import annotations
@@ -117,16 +118,18 @@ class Network:
         rule = (
             f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop\n" if share else ""
         )
-        chain = f"chain loss {{\ntype filter hook input priority 0;\n{rule}}}\n"
+        # Before conntrack (-400) and before local delivery: both put fragments together.
+        chain = f"chain loss {{\ntype filter hook prerouting priority -500;\n{rule}}}\n"
         script = f"add table ip bench\ndelete table ip bench\ntable ip bench {{\n{chain}}}\n"
         _call(*self.prefix(at), "nft", "-f", "-", said=script)
 
     def _iptables(self, at: int, share: float) -> None:
-        _call(*self.prefix(at), "iptables", "-F", "INPUT")
+        _call(*self.prefix(at), "iptables", "-t", "raw", "-F", "PREROUTING")
         if share:
             luck = ["-m", "statistic", "--mode", "random", "--probability", str(share)]
             for protocol in ("udp", "tcp"):
-                _call(*self.prefix(at), "iptables", "-A", "INPUT", "-p", protocol, *luck, "-j", "DROP")
+                rule = ["-A", "PREROUTING", "-p", protocol, *luck, "-j", "DROP"]
+                _call(*self.prefix(at), "iptables", "-t", "raw", *rule)
 
 
 def _remove_stale() -> None:

@@ -85,6 +85,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "conn_close_timeout": "4min",
         "sync_min_interval": "200ms",
         "receive_buffer_bytes": "208KiB",
+        "frames_ahead": 512,
         "pin_after": "5s",
         "on_pin": "warn",
         "heartbeat_interval": "1s",

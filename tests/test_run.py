@@ -1,4 +1,5 @@
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -133,6 +134,16 @@ def test_fitting_counts_from_the_front(messages: list[bytes], limit_bytes: int) 
 @pytest.mark.parametrize(("limit_bytes", "count"), [(-1, 0), (0, 0), (2, 0), (3, 1), (5, 2), (9, 2), (10, 3), (14, 4)])
 def test_fitting_to_the_byte(limit_bytes: int, count: int) -> None:
     assert run_of(*MESSAGES).fitting(limit_bytes) == count
+
+
+@given(message_lists, st.integers(0, 40))
+def test_a_run_is_cut_to_frames_that_are_as_full_as_can_be(messages: list[bytes], room_bytes: int) -> None:
+    run = run_of(*messages)
+    parts = run.framed(room_bytes)
+    assert [message for part in parts for message in part] == list(run)
+    assert all(part.size_bytes <= room_bytes or part.count == 1 for part in parts)
+    for part, after in pairwise(parts):
+        assert part.size_bytes + after.part(after.first, after.first).size_bytes > room_bytes
 
 
 def test_runs_compare_by_all_they_say() -> None:

@@ -8,7 +8,8 @@ NAKACK4, ``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the po
 TCP, and diagnostics off. Over UDP it asks for large socket buffers by itself, and gets what ``net.core.rmem_max``
 allows. Members are merged and suspected as by default. ``tuned`` asks for the largest buffers there are, asks for
 repairs after 20 ms rather than 500 ms, and has a window that the receive buffers can take at 1 KB a message (NAKACK4),
-or credits of that size (NAKACK2). Java with 256 to 1024 MB of heap and the collector that the machine gets by default.
+or credits of that size (NAKACK2). On a network with MTU 1500 its datagrams fit that, since one that is cut into forty
+fragments is lost with any of them. Java with 256 to 1024 MB of heap and the collector that the machine gets by default.
 
 Batching: one ``send`` for each message, as users do; the bundler of JGroups gathers them. Received in batches
 (``receive(MessageBatch)``). A group is warmed up for seconds before it is measured, for the sake of the JVM.
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 HEAP = ["-Xms256m", "-Xmx1024m"]
 TUNED_CAPACITY = 1000
 TUNED_CREDITS = "800K"
+LARGE_BUNDLE = "64K"
+FITTING_BUNDLE, FITTING_FRAGMENT = "1440", "1300"
+"""What fits a packet of 1500 bytes with the headers of JGroups, UDP and IP."""
 
 BUNDLER = (
-    'bundler_type="pd" bundler.max_size="64K" bundler.capacity="16k" bundler.use_single_sender_thread="true"'
+    'bundler_type="pd" bundler.max_size="{size}" bundler.capacity="16k" bundler.use_single_sender_thread="true"'
     ' bundler.use_ringbuffer="true" message_processing_policy="max" diag.enabled="false" thread_pool.min_threads="0"'
     ' thread_pool.max_threads="200" thread_pool.keep_alive_time="60s" use_virtual_threads="true"'
 )
@@ -45,12 +49,19 @@ def stack(task: Task) -> str:
     if task.loss:
         parts.insert(1, f'<DISCARD up="{task.loss}"/>')
     parts += (_nakack4 if generation == 4 else _nakack2)(is_udp, tuned)
-    parts += ['<FRAG2 frag_size="60K"/>', "<pbcast.STATE_TRANSFER/>"]
+    size = FITTING_FRAGMENT if is_udp and tuned and _on_network(task) else "60K"
+    parts += [f'<FRAG2 frag_size="{size}"/>', "<pbcast.STATE_TRANSFER/>"]
     return '<config xmlns="urn:org:jgroups">\n' + "\n".join(parts) + "\n</config>\n"
+
+
+def _on_network(task: Task) -> bool:
+    """Return whether datagrams go through a network, where large ones are cut into fragments."""
+    return not task.host.startswith("127.")
 
 
 def _udp(task: Task, tuned: bool) -> str:
     first = task.ports[0]
+    bundler = BUNDLER.format(size=FITTING_BUNDLE if tuned and _on_network(task) else LARGE_BUNDLE)
     buffers = ""
     if tuned:
         buffers = (
@@ -58,7 +69,7 @@ def _udp(task: Task, tuned: bool) -> str:
         )
     return (
         f'<UDP bind_addr="{task.host}" bind_port="{task.port}" mcast_addr="239.8.{first >> 8}.{first & 255}"'
-        f' mcast_port="{first}" ip_ttl="1" {BUNDLER}{buffers}/>\n<RED/>\n<PING/>'
+        f' mcast_port="{first}" ip_ttl="1" {bundler}{buffers}/>\n<RED/>\n<PING/>'
     )
 
 
@@ -67,7 +78,7 @@ def _tcp(task: Task) -> str:
     return (
         f'<TCP bind_addr="{task.host}" bind_port="{task.port}" port_range="0" recv_buf_size="0" send_buf_size="0"'
         f' buffered_input_stream_size="65536" buffered_output_stream_size="65536" sock_conn_timeout="300ms"'
-        f' tcp_nodelay="false" {BUNDLER}/>\n<RED/>\n'
+        f' tcp_nodelay="false" {BUNDLER.format(size=LARGE_BUNDLE)}/>\n<RED/>\n'
         f'<TCPPING async_discovery="true" initial_hosts="{places}" port_range="0"/>'
     )
 

@@ -135,6 +135,12 @@ class Config:
     receive_buffer_bytes: int = size(
         "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB", maximum="2GiB"
     )
+    frames_ahead: int = count(
+        512,
+        "Frames that others may send ahead of what this member has read, as far as its buffer takes them; 0 means as"
+        " many as it takes.",
+        maximum=1_048_576,
+    )
     pin_after_ns: int = duration(
         "5s", "How long a member may pin the window before an event names it.", minimum="1ms", maximum="24h"
     )

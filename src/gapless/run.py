@@ -7,6 +7,7 @@ stored, repaired and spooled without being taken apart.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import accumulate
 from struct import Struct, error as StructError, pack, unpack  # noqa: N812
 from typing import TYPE_CHECKING
@@ -150,6 +151,33 @@ class Run:
             return [self.part(first, last) for first, last in ranges]
         ends = list(accumulate(self.message_lengths(), initial=0))
         return [self._cut(first, last, ends) for first, last in ranges]
+
+    def cuts(self, room_bytes: int) -> list[tuple[int, int, int, int]]:
+        """Return where to cut, so that each part costs at most ``room_bytes``, or is one message.
+
+        Of each part: the numbers of its first message and of the one behind its last, and the same in the payload.
+        """
+        count, one = self.count, self.lengths[:LENGTH_BYTES]
+        if one * count == self.lengths:
+            (size,) = _LENGTH.unpack(one)
+            step = max(1, room_bytes // (size + LENGTH_BYTES))
+            heads = range(0, count, step)
+            return [(head, tail := min(head + step, count), head * size, tail * size) for head in heads]
+        ends = list(accumulate(self.message_lengths(), initial=0))
+        costs = [end + LENGTH_BYTES * at for at, end in enumerate(ends)]
+        found = []
+        head = 0
+        while head < self.count:
+            tail = max(head + 1, bisect_right(costs, costs[head] + room_bytes, head) - 1)
+            found.append((head, tail, ends[head], ends[tail]))
+            head = tail
+        return found
+
+    def framed(self, room_bytes: int) -> list[Run]:
+        """Return parts that cost at most ``room_bytes`` each, or are one message."""
+        if self.size_bytes <= room_bytes or self.count == 1:
+            return [self]
+        return self.parts([(self.first + head, self.first + tail - 1) for head, tail, _, _ in self.cuts(room_bytes)])
 
     def _cut(self, first: int, last: int, ends: list[int]) -> Run:
         head, tail = first - self.first, last - self.first + 1

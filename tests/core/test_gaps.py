@@ -326,12 +326,72 @@ def test_a_pass_costs_a_few_steps_per_gap() -> None:
 # A model
 
 
+# What a repair says of those that have not come
+
+
+def asked_for(gap: Gaps, missing: list[Range], now_ns: int) -> int:
+    """Let all of ``missing`` be noticed and asked for; return when."""
+    gap.notice(missing[-1][1], now_ns)
+    now_ns = due(gap)
+    assert gap.ask(missing, now_ns) == missing
+    return now_ns
+
+
+def test_what_was_asked_for_before_a_repair_that_came_rests_no_longer_than_it_must() -> None:
+    """Repairs come in the order of the questions: the others were lost on their way."""
+    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    asked_ns = asked_for(gap, [(1, 1), (3, 3), (5, 5)], T0)
+    assert due(gap) > asked_ns + 50 * MS, "so long a repair may take, as far as is known"
+    assert gap.arrived(one(3), True, asked_ns + MS) == 1
+    assert due(gap) == asked_ns + 5 * MS
+    assert gap.ask([(1, 1), (5, 5)], due(gap)) == [(1, 1)], "what is asked for behind it may still come"
+
+
+def test_a_question_that_was_lost_does_not_lengthen_the_next_rest() -> None:
+    """Nothing will come of it, so the answer to the next one is a sample too."""
+    gap = gaps(min_retry="5ms")
+    asked_ns = asked_for(gap, [(1, 1), (3, 3)], T0)
+    gap.arrived(one(3), True, asked_ns + MS)
+    again_ns = due(gap)
+    assert gap.ask([(1, 1)], again_ns) == [(1, 1)]
+    assert due(gap) == again_ns + 5 * MS, "not doubled"
+    before_ns = gap.round_trip.smoothed_ns
+    assert gap.arrived(one(1), True, again_ns + 4 * MS) == 2, "it was put twice all the same"
+    assert gap.round_trip.smoothed_ns > before_ns
+
+
+def test_an_original_that_comes_late_proves_nothing() -> None:
+    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    asked_for(gap, [(1, 1), (3, 3)], T0)
+    due_ns = due(gap)
+    gap.arrived(one(3), False, T0 + 30 * MS)
+    assert due(gap) == due_ns
+
+
+def test_a_repair_that_answers_nobody_knows_which_question_proves_nothing() -> None:
+    gap = gaps(min_retry="5ms", initial_round_trip="40ms")
+    asked_for(gap, [(1, 1), (3, 3)], T0)
+    again_ns = due(gap)
+    assert gap.ask([(1, 1), (3, 3)], again_ns) == [(1, 1), (3, 3)]
+    due_ns = due(gap)
+    gap.arrived(one(3), True, again_ns + MS)
+    assert due(gap) == due_ns
+
+
+def test_without_adaptive_timers_every_question_rests_an_interval() -> None:
+    gap = gaps(adaptive_grace=False, xmit_interval="100ms")
+    asked_ns = asked_for(gap, [(1, 1), (3, 3)], T0)
+    gap.arrived(one(3), True, asked_ns + MS)
+    assert due(gap) == asked_ns + 100 * MS
+
+
 class Watched:
     """What the model knows of a missing seqno."""
 
     def __init__(self, since_ns: int) -> None:
         self.since_ns = since_ns
         self.asked_ns: list[int] = []
+        self.lost = 0
 
 
 class GapsAgainstModel(RuleBasedStateMachine):
@@ -378,7 +438,11 @@ class GapsAgainstModel(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1000), repair=st.booleans())
     def arrive(self, pick: int, repair: bool) -> None:
         seqno = sorted(self.missing)[pick % len(self.missing)]
-        del self.missing[seqno]
+        came = self.missing.pop(seqno)
+        if repair and came.asked_ns:
+            for other, watched in self.missing.items():  # what was asked for before is known to be lost
+                if watched.asked_ns and (watched.asked_ns[-1], other) < (came.asked_ns[-1], seqno):
+                    watched.lost = len(watched.asked_ns)
         self.gap.arrived(one(seqno), repair, self.now_ns)
         self.look(fresh=False)
 
@@ -403,7 +467,8 @@ class GapsAgainstModel(RuleBasedStateMachine):
             watched = self.missing[seqno]
             assert self.now_ns - watched.since_ns >= self.MIN_GRACE_NS, f"{seqno} had no grace"
             if watched.asked_ns:
-                rest_ns = min(self.MIN_RETRY_NS << (len(watched.asked_ns) - 1), self.INTERVAL_NS)
+                doublings = max(0, len(watched.asked_ns) - watched.lost - 1)
+                rest_ns = min(self.MIN_RETRY_NS << doublings, self.INTERVAL_NS)
                 assert self.now_ns - watched.asked_ns[-1] >= rest_ns, f"{seqno} had no rest"
             watched.asked_ns.append(self.now_ns)
         return named

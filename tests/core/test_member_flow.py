@@ -331,6 +331,42 @@ def test_who_has_stopped_sending_has_no_share() -> None:
     assert [ack.seqno for ack in group.frames(Ack, "b") if ack.origin == A] == [1, 2, 12]
 
 
+def test_a_gap_does_not_stop_the_sender() -> None:
+    """Rule 7: what lies behind a gap is off the buffer, so a lost frame costs its repair and nothing else."""
+    group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, min_grace="100ms")
+    group.lose_seqnos(1)
+    group.send("a", *[b"x" * 98] * 1000)
+    group.run_for(50 * MS)
+    assert not group.messages("b", "a"), "the first message is not there yet"
+    assert group["b"].inbound[A].window.stored > 500, "and most of the others are"  # type: ignore[union-attr]
+    assert len([ack for ack in group.frames(Ack, "b") if ack.buffer_bytes > 8_000]) > 4
+    group.settle()
+    assert len(group.messages("b", "a")) == 1000
+    assert not [name for name in group["b"].counters if name.startswith("dropped")]
+    assert group.frames(Ack, "b")[-1].buffer_bytes == 8_000
+
+
+def test_room_behind_a_gap_ends_with_the_window() -> None:
+    """A receiver promises no more than it can keep."""
+    group = Group(2, receive_buffer_bytes=2_000, window_bytes=4_000, max_frame_bytes=256, min_grace="100ms")
+    group.lose_seqnos(1)
+    group.send("a", *[b"x" * 98] * 1000)
+    group.run_for(50 * MS)
+    assert group["a"].outbound.window.stored_bytes <= 4_000
+    assert max(ack.buffer_bytes for ack in group.frames(Ack, "b")) <= 2 * 4_000
+    group.settle()
+    assert len(group.messages("b", "a")) == 1000
+    assert not group["b"].counters.get("dropped.full")
+
+
+def test_what_only_waits_for_the_application_grants_no_room() -> None:
+    """A slow application slows the senders: what it does not take is no gap."""
+    group = Group(2, receive_buffer_bytes=8_000, max_frame_bytes=256, max_unconsumed=4)
+    group.send("a", *[b"x" * 98] * 1000)
+    group.run_for(SECOND)
+    assert {ack.buffer_bytes for ack in group.frames(Ack, "b")} == {8_000}
+
+
 # Who pins the window
 
 

@@ -31,6 +31,18 @@ def named(answer: Answer) -> list[Range]:
     return [(run.first, run.last) for run in answer.runs]
 
 
+# Frames
+
+
+def test_what_was_stored_as_one_run_is_repaired_in_frames() -> None:
+    """Runs that came together, or from one with larger frames, are stored as one."""
+    window = stored(9, size_bytes=98)
+    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 9)], window, T0)) == [(1, 3), (4, 6), (7, 9)]
+    assert named(repairs(max_frame_bytes=400).answer(B, [(2, 5)], window, T0)) == [(2, 4), (5, 5)]
+    large = stored(2, size_bytes=900)
+    assert named(repairs(max_frame_bytes=400).answer(B, [(1, 2)], large, T0)) == [(1, 1), (2, 2)], "as small as it gets"
+
+
 # Exactness
 
 

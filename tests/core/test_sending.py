@@ -16,9 +16,9 @@ from gapless.wire.frames import Ack
 from tests.core.driver import MS, SECOND, A, B, Group
 
 
-def queue(*sends: Sequence[bytes], room_bytes: int = 100) -> SendQueue:
-    """A queue of these sends, whose runs take ``room_bytes``."""
-    result = SendQueue(room_bytes)
+def queue(*sends: Sequence[bytes], room_bytes: int = 100, most_bytes: int = 0) -> SendQueue:
+    """A queue of these sends, whose frames take ``room_bytes``, and whose runs take one frame if no more is said."""
+    result = SendQueue(room_bytes, most_bytes=most_bytes)
     for messages in sends:
         result.put(messages, 0, None)
     return result
@@ -46,6 +46,18 @@ def test_messages_are_packed_as_many_as_a_run_takes() -> None:
     """Room for 100 bytes: ten messages of eight and their lengths, no eleventh."""
     sizes = [len(batch.messages) for batch in batches(queue([b"x" * 8] * 25))]
     assert sizes == [10, 10, 5]
+
+
+def test_a_run_fills_many_small_frames() -> None:
+    assert [len(batch.messages) for batch in batches(queue([b"x" * 8] * 25, most_bytes=200))] == [20, 5]
+    assert [len(batch.messages) for batch in batches(queue([b"x" * 8] * 25, most_bytes=1000), room=13)] == [13]
+
+
+def test_a_message_in_pieces_ends_a_run_of_many_frames() -> None:
+    """It is larger than a frame, though not larger than the run."""
+    found = batches(queue([b"x" * 8] * 15, [b"y" * 8, b"z" * 150, b"x" * 8], most_bytes=1000))
+    assert [batch.flags for batch in found] == [0, PIECE | BEGIN, PIECE | END, 0]
+    assert [len(batch.messages) for batch in found] == [16, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("size_bytes", "pieces"), [(98, 1), (99, 2), (196, 2), (197, 3)])
@@ -108,12 +120,16 @@ sizes = st.one_of(st.integers(0, 20), st.integers(0, 350))
 sends = st.lists(st.tuples(st.lists(sizes, min_size=1, max_size=6), st.booleans()), max_size=8)
 
 
-@given(sends, st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 250))), max_size=60))
+@given(
+    sends,
+    st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 250))), max_size=60),
+    st.sampled_from((100, 300)),
+)
 def test_what_comes_out_is_what_went_in_in_order(
-    inputs: list[tuple[list[int], bool]], rooms: list[tuple[int, int | None]]
+    inputs: list[tuple[list[int], bool]], rooms: list[tuple[int, int | None]], most_bytes: int
 ) -> None:
     """Whatever the room from step to step: order, bytes, flags and limits hold."""
-    waiting = SendQueue(100)
+    waiting = SendQueue(100, most_bytes=most_bytes)
     expected: list[tuple[bytes, int]] = []
     for lengths, back in inputs:
         messages = [bytes([len(expected) % 251]) * length for length in lengths]
@@ -125,7 +141,8 @@ def test_what_comes_out_is_what_went_in_in_order(
         if batch is None:
             continue
         assert 0 < len(batch.messages) <= room
-        assert cost(batch) <= min(100, 100 if room_bytes is None else room_bytes)
+        assert cost(batch) <= min(most_bytes, most_bytes if room_bytes is None else room_bytes)
+        assert all(len(message) + LENGTH_BYTES <= 100 for message in batch.messages)
         if batch.flags & PIECE:
             assert (batch.flags & BEGIN > 0) == (parts == b"")
             parts += batch.messages[0]

@@ -95,6 +95,17 @@ def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
     assert fitted(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
 
 
+@pytest.mark.parametrize(("ahead", "told_bytes"), [(10, 50_000), (20, 100_000), (30, 100_000), (0, 100_000)])
+def test_of_a_large_buffer_others_are_told_so_many_frames(network: MemoryNetwork, ahead: int, told_bytes: int) -> None:
+    transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
+    assert fitted(Config.make(frames_ahead=ahead), transport).receive_buffer_bytes == told_bytes
+
+
+def test_one_small_frame_ahead_is_still_a_buffer(network: MemoryNetwork) -> None:
+    transport = network.open(max_frame_bytes=300)
+    assert fitted(Config.make(frames_ahead=1), transport).receive_buffer_bytes == 1024
+
+
 def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
     outbox = Outbox(10, None)
     assert [outbox.consume(4) for _ in range(6)] == [False, False, True, False, False, True]

@@ -365,3 +365,27 @@ def test_a_frame_that_says_nonsense_is_not_sent(frame: Frame) -> None:
 def test_a_datagram_without_a_frame_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match="at least one frame"):
         encode(GROUP, SENDER, [])
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(
+    ("epoch", "first", "addressee"), [(0, False, None), (0, False, 7), (9, False, None), (CONNECTION, True, 7)]
+)
+@pytest.mark.parametrize("flags", [0, NOT_BACK | ACKED])
+def test_a_run_in_parts_is_what_encode_makes_of_each(
+    repair: bool, epoch: int, first: bool, addressee: int | None, flags: int
+) -> None:
+    run = Run.of(SENDER, 5, [b"x" * (at % 7 * 20) for at in range(40)], flags, view=3, sent_ns=99)
+    room_bytes = codec.run_room_bytes(300, epoch)
+    found = codec.encode_parts(GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee)
+    parts = run.framed(room_bytes)
+    assert len(parts) > 5
+    expected = [Data(part, repair, epoch, first and part is parts[0]) for part in parts]
+    assert found == [encode(GROUP, SENDER, [part], addressee) for part in expected]
+    assert max(map(len, found)) <= 300
+
+
+def test_a_run_in_parts_that_the_wire_has_no_room_for_is_refused() -> None:
+    run = Run.of(SENDER, SEQNO_MAX, [b"x" * 100, b"y" * 100])
+    with pytest.raises(LocalProtocolError, match="wire"):
+        codec.encode_parts(GROUP, SENDER, Data(run), 150)

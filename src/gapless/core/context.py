@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from gapless.core.ready import WORLD, Delivery, Ready, Step, Transmit
-from gapless.wire.codec import ADDRESSED_HEADER_BYTES, encode, size_bytes
-from gapless.wire.frames import Frame
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, encode, encode_parts, run_room_bytes, size_bytes
+from gapless.wire.frames import Data, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,7 @@ class Context:
         "_group",
         "_max_frame_bytes",
         "_me",
+        "_most_bytes",
         "_passed",
         "_ready",
         "counters",
@@ -54,6 +55,7 @@ class Context:
         self._me = me
         self._group = group
         self._max_frame_bytes = max_frame_bytes
+        self._most_bytes = max_frame_bytes - ADDRESSED_HEADER_BYTES
         self.tracing = int(tracing)
         self._passed: dict[object, int] = {}
         self.rarely = rarely
@@ -180,7 +182,7 @@ class Context:
 
     def _pack(self, transmits: list[Transmit]) -> None:
         """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
-        if len(self._frames) == 1:
+        if len(self._frames) == 1 and type(self._frames[0][1]) is not Data:
             ((to, frame),) = self._frames
             self.count(SENT[type(frame)])
             transmits.append(self._seal(to, (frame,)))
@@ -191,6 +193,11 @@ class Context:
             self.count(SENT[type(frame)])
             frame_bytes = size_bytes(frame)
             pending = open_frames.get(to)
+            if frame_bytes > self._most_bytes and type(frame) is Data:
+                if pending is not None:
+                    transmits.append(self._seal(to, open_frames.pop(to)))
+                self._cut(to, frame, transmits)
+                continue
             if pending is None:
                 open_frames[to] = [frame]
                 filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
@@ -202,6 +209,16 @@ class Context:
                 open_frames[to] = [frame]
                 filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
         transmits += (self._seal(to, frames) for to, frames in open_frames.items())
+
+    def _cut(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
+        """Send a run that is larger than a frame in parts."""
+        room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
+        addressee = None if to is None else to.incarnation
+        parts = encode_parts(self._group, self._me, frame, room_bytes, addressee)
+        self.count(SENT[Data], len(parts) - 1)
+        transmits += [Transmit(to, part) for part in parts]
+        if self.spoke is not None:
+            self.spoke[to] = self.now_ns
 
     def _seal(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
         if self.spoke is not None:

@@ -9,9 +9,13 @@ what is missing anew is remembered, and its grace starts. A range that was asked
 retry time, doubled with every try, with jitter (P-11). Both times follow the measured round trip and never exceed
 ``xmit_interval``. The jitter is drawn once for a pass, so what was asked for together is asked for together again.
 
-On reception of a repair: the time since the question is a sample of the round trip, if the question was put only once.
+On reception of a repair: the time since the question is a sample of the round trip, if the question was put only once
+(beside those that are known to be lost).
 Otherwise nobody knows which question it answers, and the next questions rest as long as this one did in the end, until
 one of them gives a sample (Karn's rule): a first guess that is far too short is found out.
+Repairs come in the order of the questions, lowest first. So what was asked for before, and is still missing, was lost
+on its way: it rests no longer than ``min_retry``, whatever the round trip, and is asked for as if for the first time.
+(Where questions go to several members, the answers have no order.)
 On reception of the original after all: the grace was too short, and grows to how late it came.
 
 With retransmission off nothing is ever asked for; a gap that is older than ``stall_after`` is reported (NR-18).
@@ -73,6 +77,13 @@ class _Asked(NamedTuple):
     again_ns: int
     tries: int
     noticed_ns: int
+    lost: int = 0
+    """So many of the tries are known to have been lost: nothing will come of them, and they say nothing of the rest."""
+
+    @property
+    def unanswered(self) -> int:
+        """How many of the tries may still be answered."""
+        return self.tries - self.lost
 
 
 class Gaps:
@@ -82,6 +93,7 @@ class Gaps:
         "_asked",
         "_config",
         "_noticed_ns",
+        "_proof",
         "_remembered",
         "_ripe",
         "_ripe_ns",
@@ -97,6 +109,7 @@ class Gaps:
         self.due_ns: int | None = None
         self._remembered = 0
         self._noticed_ns = 0
+        self._proof = (0, 0)
         self._ripe = 0
         self._ripe_ns = 0
         self._asked: list[_Asked] = []
@@ -166,6 +179,7 @@ class Gaps:
         """Note that nothing is missing."""
         self.due_ns = None
         self._asked = []
+        self._proof = (0, 0)
 
     @property
     def oldest_ns(self) -> int | None:
@@ -182,11 +196,34 @@ class Gaps:
         asked = self._asked[at]
         if not repair:
             self.round_trip.late(now_ns - asked.noticed_ns)
-        elif asked.tries == 1:
+        elif asked.unanswered == 1:
             self.round_trip.sample(now_ns - asked.asked_ns)
+            if self._config.adaptive_grace and not self._config.xmit_from_random_member:
+                self._prove(asked)
         else:
             self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
         return asked.tries
+
+    def _prove(self, answered: _Asked) -> None:
+        """Note that a question was answered: what was asked for before it and has not come will not come.
+
+        The next pass leaves it the time of a retry all the same: of two repairs, one to all and one to this member, the
+        later may be the first to be read.
+        """
+        self._proof = max(self._proof, (answered.asked_ns, answered.first))
+        if self.due_ns is not None:
+            self.due_ns = min(self.due_ns, answered.asked_ns + self._config.min_retry_ns)
+
+    def _hasten(self) -> None:
+        """Let questions whose answer was lost rest no longer than they must."""
+        proof, least_ns = self._proof, self._config.min_retry_ns
+        self._asked = [
+            asked._replace(again_ns=asked.asked_ns + least_ns, lost=asked.tries)
+            if (asked.asked_ns, asked.first) < proof
+            else asked
+            for asked in self._asked
+        ]
+        self._proof = (0, 0)
 
     def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
         """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
@@ -195,6 +232,8 @@ class Gaps:
             return []
         if now_ns >= self._ripe_ns:
             self._ripe = self._remembered
+        if self._proof > (0, 0):
+            self._hasten()
         remembered = ranges.within(missing, 1, self._ripe)
         still = [asked for asked in self._asked if ranges.meet(missing, asked.first, asked.last)]
         resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
@@ -221,12 +260,14 @@ class Gaps:
 
     def _question(self, first: int, last: int, rested: list[_Asked], draw: float, now_ns: int) -> _Asked:
         at = max(0, bisect_left(rested, (first,)) - 1)
-        tries, noticed_ns = 0, self._noticed_ns
+        tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
         while at < len(rested) and rested[at].first <= last:
             if rested[at].last >= first:
                 tries, noticed_ns = max(tries, rested[at].tries), min(noticed_ns, rested[at].noticed_ns)
+                unanswered = max(unanswered, rested[at].unanswered)
             at += 1
-        return _Asked(first, last, now_ns, now_ns + self._retry_ns(tries, draw), tries + 1, noticed_ns)
+        again_ns = now_ns + self._retry_ns(unanswered, draw)
+        return _Asked(first, last, now_ns, again_ns, tries + 1, noticed_ns, tries - unanswered)
 
     def _plan(self, missing: list[Range], now_ns: int) -> None:
         """Set the time of the next pass: the end of the shortest rest, or of the grace of what does not rest."""
@@ -258,4 +299,5 @@ class Gaps:
         noticed, self._remembered = snapshot
         self.due_ns = 0 if noticed else None
         self._ripe = self._ripe_ns = 0
+        self._proof = (0, 0)
         self._asked = []

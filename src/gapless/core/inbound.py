@@ -17,6 +17,9 @@ On a stability message: what everybody has delivered is purged; the announced hi
 Where the application stores what it gets (``stored`` is not None), an ack speaks of what it has stored, not of what
 it was handed. What it was handed and has not stored fills no buffer any more, so the ack grants that much more room.
 
+What is here behind a gap fills no buffer either: an ack grants that much more room too, and is due whenever a quarter
+of a share has come there. So one lost frame does not stop a stream, as long as the window of the receiver has room.
+
 Every pass over the gaps: what outlived its grace is asked for (gaps.py), from the origin or from any member that may
 hold it. A stream without a start asks for that. With retransmission off a gap that stays is reported as a stall.
 """
@@ -92,7 +95,7 @@ class Inbound:
         self.kind = ONE if epoch >= CONNECTION else GROUP
         self.pieces = Pieces(config.max_message_bytes, self.kind, epoch)
         self.keeps = row.release == "stability" and not config.discard_delivered
-        self.repairs = Repairs(config) if self.keeps else None
+        self.repairs = Repairs(config, epoch) if self.keeps else None
         self.ack_now = False
         self.ended = False
         self.stable = 0
@@ -109,6 +112,7 @@ class Inbound:
         self.stored = stored
         self._unstored: deque[tuple[int, int]] = deque()
         self._unstored_bytes = 0
+        self._granted_bytes = 0
         if start is not None:
             self._open(start)
 
@@ -294,7 +298,15 @@ class Inbound:
             if limit is None and self.gone <= window.delivered:
                 break
         self.look_for_gaps(context.now_ns)
-        return due
+        return due or self._behind_gap_bytes - self._granted_bytes >= max(1, ack_bytes)
+
+    @property
+    def _behind_gap_bytes(self) -> int:
+        """How much is here that cannot be handed out before something else comes; it is off the network's buffer."""
+        window = self.window
+        if window is None or not window.stored or self.row.release != "acks" or window.next_is_there:
+            return 0
+        return window.stored_bytes
 
     def _hand_out(self, run: Run, credit: Credit, context: Context) -> None:
         if run.flags & PIECE:
@@ -405,12 +417,16 @@ class Inbound:
         self.ack_now = False
         self.owed.settle(context.now_ns)
         seqno = self._whole(window) if self._durable else window.delivered
-        room_bytes = self.config.receive_buffer_bytes
+        self._granted_bytes = self._behind_gap_bytes
+        config = self.config
+        # No more than the window can take, beside a share of the buffer.
+        taken_bytes = min(self._granted_bytes, max(0, config.window_bytes - config.receive_buffer_bytes // senders))
         if self.stored is not None:
             first = self.pieces.first
             if first is None or self.stored < first - 1:
                 seqno = min(seqno, self.stored)  # else all that is not stored is a message that is not whole yet
-            room_bytes = min(room_bytes + senders * self._unstored_bytes, U32_MAX)
+            taken_bytes += self._unstored_bytes
+        room_bytes = min(config.receive_buffer_bytes + senders * taken_bytes, U32_MAX)
         context.step("ACK_OUT", self.origin, last=seqno, peer=self.origin, epoch=self.epoch)
         context.transmit(self.origin, Ack(self.origin, seqno, room_bytes, self.epoch))
 
@@ -475,13 +491,14 @@ class Inbound:
             self.stored,
             tuple(self._unstored),
             self.stable,
+            self._granted_bytes,
             self._turns % 2 if self.config.xmit_from_random_member else 0,
         )
 
     def restore(self, snapshot: tuple[object, ...]) -> None:
         """Become what ``snapshot`` says, with every rest over."""
         window, self.start, self.announced, self.gone, gaps, owed, pieces, early, *rest = snapshot  # type: ignore[assignment]
-        self.stored, unstored, self.stable, self._turns = rest  # type: ignore[assignment]
+        self.stored, unstored, self.stable, self._granted_bytes, self._turns = rest  # type: ignore[assignment]
         self._unstored = deque(unstored)  # type: ignore[call-overload]
         self._unstored_bytes = sum(size_bytes for _, size_bytes in self._unstored)
         self.gaps.restore(gaps)  # type: ignore[arg-type]

@@ -74,9 +74,9 @@ class Outbound:
         self.window = Window(Fixed(config.reach), keep=True, max_bytes=config.window_bytes)
         self.acks = AckTable()
         self.holds = Holds()
-        self.repairs = Repairs(config, to_one=to is not None)
-        numbered = epoch or row.numbering == "view"
-        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, int(numbered)), tickets)
+        numbered = int(epoch > 0 or row.numbering == "view")
+        self.repairs = Repairs(config, numbered, to_one=to is not None)
+        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, numbered), tickets)
         self.starts: dict[Address, int] = {}
         self.closed = False
         self._skipped = 0  # what had been sent when a view came that was not the next one
@@ -159,9 +159,10 @@ class Outbound:
         run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
-        self.shares.sent(run)
-        if self.to != self.me:
-            context.step("SEND", self.me, run.first, run.last, epoch=self.epoch, to=self.to, run=run)
+        self.shares.sent(run, self.queue.room_bytes)
+        if context.tracing and self.to != self.me:
+            for part in run.framed(self.queue.room_bytes):
+                context.step("SEND", self.me, part.first, part.last, epoch=self.epoch, to=self.to, run=part)
         if self.to is None:
             context.transmit(None, Data(run, False, self.epoch))
         elif self.to != self.me:
@@ -428,7 +429,8 @@ class Outbound:
 
     def _resend(self, first: int, last: int, to: Address | None, context: Context, flags: int = 0) -> None:
         """Send ``first .. last`` again without being asked, as far as the budget of repairs goes."""
-        for run in self.window.get(max(first, self.window.low + 1), last):
+        stored = self.window.get(max(first, self.window.low + 1), last)
+        for run in [part for whole in stored for part in whole.framed(self.queue.room_bytes)]:
             if run.flags & flags == flags and self.repairs.spend(run.size_bytes, context.now_ns):
                 self._again(run, to, context, first=run.first == 1 and self.to is not None)
 
@@ -564,8 +566,7 @@ class Outbound:
     @property
     def _waits_for_me(self) -> bool:
         """Whether nobody but this member itself has still to acknowledge something."""
-        released_by_acks = self.row.release == "acks"
-        return released_by_acks and all(member == self.me for member in self.acks.behind(self.window.high))
+        return self.row.release == "acks" and all(member == self.me for member in self.acks.behind(self.window.high))
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""

@@ -26,8 +26,8 @@ from gapless.core.ready import Left, Pinned, Ready, Undelivered
 from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Place
-from gapless.wire.codec import decode
-from gapless.wire.frames import Membership as MembershipFrame, State as StateFrame, Suspect
+from gapless.wire.frames import Data, Membership as MembershipFrame, State as StateFrame, Suspect
+from gapless.wire.together import decode_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -201,19 +201,20 @@ class Participant(Stateful):
     def receive_all(self, datagrams: Iterable[bytes], now_ns: int) -> list[Ready]:
         """Take in datagrams that have come together, as ``receive`` would one by one, with fewer answers.
 
-        Those that speak of members' streams, and of nothing else, share what every input ends with.
+        Those that speak of members' streams, and of nothing else, share what every input ends with. Runs that continue
+        each other are taken in as one.
         """
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], Inbound] = {}
         context = self._begin(now_ns)
-        for datagram in datagrams:
-            try:
-                said = decode(datagram)
-            except RemoteProtocolError as error:
-                context.drop(error.reason)
+        for said, times in decode_together(datagrams):
+            if isinstance(said, RemoteProtocolError):
+                context.drop(said.reason)
                 continue
             stream = self._stream_of(said)
             if stream is not None:
+                if times > 1:
+                    context.count(RECEIVED[Data], times - 1)
                 self.liveness.heard(said.sender, now_ns)
                 for moved in self._take_in(said, stream, context):
                     touched[moved.key] = moved

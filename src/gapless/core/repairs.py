@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core import ranges, rare
+from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
@@ -45,11 +46,21 @@ class Answer(NamedTuple):
 class Repairs:
     """The memory of recent repairs, and the budget."""
 
-    __slots__ = ("_config", "_interval_ns", "_recent", "_spent_bytes", "_to_one", "starved", "suppress_ns")
+    __slots__ = (
+        "_config",
+        "_interval_ns",
+        "_recent",
+        "_room_bytes",
+        "_spent_bytes",
+        "_to_one",
+        "starved",
+        "suppress_ns",
+    )
 
-    def __init__(self, config: Config, *, to_one: bool = False) -> None:
+    def __init__(self, config: Config, epoch: int = 0, *, to_one: bool = False) -> None:
         self._config = config
         self._to_one = to_one
+        self._room_bytes = run_room_bytes(config.max_frame_bytes, epoch)
         self.starved = False
         self.suppress_ns = config.min_retry_ns // 2
         self._recent: list[_Done] = []
@@ -68,7 +79,9 @@ class Repairs:
         wanted = ranges.minus(asked, ranges.merged(done))
         runs: list[Run] = []
         over_budget: list[Range] = []
-        for run in (found for first, last in wanted for found in window.get(first, last)):
+        found = (run for first, last in wanted for run in window.get(first, last))
+        # What came together, or from one with larger frames, may be stored as a run that is larger than a frame.
+        for run in (part for whole in found for part in whole.framed(self._room_bytes)):
             if self.spend(run.size_bytes, now_ns):
                 runs.append(run)
                 self._recent.append(_Done(run.first, run.last, to, now_ns))

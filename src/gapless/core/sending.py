@@ -1,8 +1,9 @@
 """Sends that wait for room, first come, first served; and the packing of messages into runs.
 
 On sending: the messages join the queue. While the window has room, messages from the head of the queue are packed into
-runs, each as large as a frame allows; only then are they numbered (P-06, P-14). So a send that is cancelled or times
-out leaves no hole, and the order on the wire is the order of the numbers.
+runs; only then are they numbered (P-06, P-14). So a send that is cancelled or times out leaves no hole, and the order
+on the wire is the order of the numbers. Where frames are small a run fills many of them: it is stored as one, and cut
+into frames on its way out (context.py).
 
 A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has a number the
 message is accepted: the rest follows as room comes, and it cannot be cancelled any more.
@@ -20,6 +21,10 @@ from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MOST_RUN_BYTES = 60_000
+"""A run is not made larger than this, unless a frame is."""
 
 
 class Batch(NamedTuple):
@@ -49,6 +54,7 @@ class Waiting:
         "flags",
         "given_up",
         "last",
+        "longest_bytes",
         "messages",
         "offset",
         "since_ns",
@@ -61,7 +67,9 @@ class Waiting:
         self.messages = messages
         self.flags = flags
         self.deadline_ns = deadline_ns
-        self.costs = costs_bytes(list(map(len, messages)))
+        lengths = list(map(len, messages))
+        self.longest_bytes = max(lengths, default=0) + LENGTH_BYTES
+        self.costs = costs_bytes(lengths)
         self.taken = 0
         self.offset = 0
         self.first = self.last = 0
@@ -102,10 +110,12 @@ class Tickets:
 class SendQueue:
     """The sends that have not been numbered completely."""
 
-    __slots__ = ("_room_bytes", "_tickets", "_waiting")
+    __slots__ = ("_most_bytes", "_tickets", "_waiting", "room_bytes")
 
-    def __init__(self, room_bytes: int, tickets: Tickets | None = None) -> None:
-        self._room_bytes = min(room_bytes, MAX_PART_BYTES)
+    def __init__(self, room_bytes: int, tickets: Tickets | None = None, most_bytes: int = MOST_RUN_BYTES) -> None:
+        """Begin; a frame has room for ``room_bytes`` of a run, and a run is made of frames up to ``most_bytes``."""
+        self.room_bytes = min(room_bytes, MAX_PART_BYTES)
+        self._most_bytes = max(self.room_bytes, most_bytes)
         self._waiting: deque[Waiting] = deque()
         self._tickets = tickets or Tickets()
 
@@ -129,7 +139,7 @@ class SendQueue:
 
     def slots(self, messages: Sequence[bytes]) -> int:
         """Return how many seqnos ``messages`` take."""
-        piece_bytes = self._room_bytes - LENGTH_BYTES
+        piece_bytes = self.room_bytes - LENGTH_BYTES
         if max(map(len, messages), default=0) <= piece_bytes:
             return len(messages)
         return sum(max(1, -(-len(message) // piece_bytes)) for message in messages)
@@ -141,15 +151,15 @@ class SendQueue:
         """
         if not self._waiting or room <= 0:
             return None
-        limit_bytes = self._room_bytes if room_bytes is None else min(self._room_bytes, room_bytes)
+        limit_bytes = self._most_bytes if room_bytes is None else min(self._most_bytes, room_bytes)
         head = self._waiting[0]
-        if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self._room_bytes:
+        if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self.room_bytes:
             return self._next_piece(head, None if empty else room_bytes)
         return self._next_whole(head.flags, room, limit_bytes, empty)
 
     def _next_piece(self, head: Waiting, room_bytes: int | None) -> Batch | None:
         message = head.messages[head.taken]
-        start, end = head.offset, min(head.offset + self._room_bytes - LENGTH_BYTES, len(message))
+        start, end = head.offset, min(head.offset + self.room_bytes - LENGTH_BYTES, len(message))
         if room_bytes is not None and end - start + LENGTH_BYTES > room_bytes:
             return None
         flags = head.flags | PIECE | (0 if start else BEGIN)
@@ -167,6 +177,8 @@ class SendQueue:
         while self._waiting and self._waiting[0].flags == flags and room > 0:
             head = self._waiting[0]
             start = head.taken
+            if head.longest_bytes > self.room_bytes:
+                limit_bytes = min(limit_bytes, self.room_bytes)  # so a message that goes in pieces ends the run
             end = bisect_right(head.costs, head.costs[start] + limit_bytes, start) - 1
             if end <= start and empty and not messages:
                 end = start + 1
@@ -209,7 +221,7 @@ class SendQueue:
         """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
         pieces = 0
         for waiting in self._waiting:
-            pieces += -(-waiting.offset // (self._room_bytes - LENGTH_BYTES))
+            pieces += -(-waiting.offset // (self.room_bytes - LENGTH_BYTES))
             waiting.offset = waiting.first = waiting.last = 0
         return pieces
 

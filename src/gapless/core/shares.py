@@ -13,6 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from gapless.run import LENGTH_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
@@ -41,16 +43,22 @@ class Shares:
     def __contains__(self, member: Address) -> bool:
         return member in self._buffers
 
-    def sent(self, run: Run) -> None:
-        """Add a run that goes out."""
-        self._lasts.append(run.last)
-        self._totals.append(self._totals[-1] + run.size_bytes)
+    def sent(self, run: Run, room_bytes: int) -> None:
+        """Add a run that goes out, ``room_bytes`` in a frame: as finely as receivers may acknowledge it."""
+        if run.size_bytes <= room_bytes:
+            self._lasts.append(run.last)
+            self._totals.append(self._totals[-1] + run.size_bytes)
+            return
+        before, first = self._totals[-1], run.first
+        cuts = run.cuts(room_bytes)
+        self._lasts += [first + tail - 1 for _, tail, _, _ in cuts]
+        self._totals += [before + end + LENGTH_BYTES * tail for _, tail, _, end in cuts]
 
     def begin(self, runs: Iterable[Run], low: int) -> None:
         """Begin anew with the runs of a window that begins behind ``low``."""
         self._lasts, self._totals = [low], [0]
         for run in runs:
-            self.sent(run)
+            self.sent(run, run.size_bytes)
 
     def forget(self, low: int) -> None:
         """Let go of what everybody has."""

@@ -338,15 +338,20 @@ class Handle:
 def fitted(config: Config, transport: Transport) -> Config:
     """Return ``config`` as it fits the transport: its buffer, and frames as large as its path takes.
 
-    A smaller frame that somebody has asked for stays. Without a limit of messages that wait for the application an
-    application that does not read would fill the memory, so there is one.
+    A smaller frame that somebody has asked for stays. Work is by the frame: of a large buffer no more is advertised
+    than ``frames_ahead``, or more would wait in it, and with it each question for what was lost, and each answer.
+    Without a limit of messages that wait for the application an application that does not read would fill the memory,
+    so there is one.
     """
     asked_bytes = config.max_frame_bytes
     if asked_bytes == KNOBS["max_frame_bytes"].default or asked_bytes > transport.max_frame_bytes:
         asked_bytes = transport.max_frame_bytes
+    buffer_bytes = transport.receive_buffer_bytes
+    if config.frames_ahead:
+        buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
     return config.replace(
         max_frame_bytes=asked_bytes,
-        receive_buffer_bytes=transport.receive_buffer_bytes,
+        receive_buffer_bytes=buffer_bytes,
         max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
     )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item, Outbox
 
-DATAGRAMS_A_TURN = 128
+DATAGRAMS_A_TURN = 256
 """So many datagrams are read, about, before what they lead to is sent."""
 
 NEWS_NS = NS_PER_S

@@ -67,7 +67,7 @@ UNICAST_KINDS = range(0x21, 0x30)
 
 SEQNO_MAX = fields.SEQNO_MAX
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
-_SAFE_SEQNO = SEQNO_MAX - 0xFFFF
+SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 """A run that starts below this ends within the largest seqno, whatever its count."""
 DATAGRAM_MAX_BYTES = 65507
 """The largest datagram that UDP over IPv4 carries."""
@@ -194,6 +194,38 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
         checksum = crc32(part, checksum)
     parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join(parts)
+
+
+def encode_parts(
+    group: int, sender: Address, frame: Data, room_bytes: int, addressee: int | None = None
+) -> list[bytes]:
+    """Return the datagrams in which ``sender`` says a run that is larger than a frame, ``room_bytes`` in each.
+
+    It is what ``encode`` makes of each part. What all parts have in common is worked out once.
+    """
+    run = frame.run
+    if frame.epoch or frame.first or addressee is not None:
+        frames = [frame._replace(run=part) for part in run.framed(room_bytes)]
+        frames[1:] = [part._replace(first=False) for part in frames[1:]]
+        return [encode(group, sender, (part,), addressee) for part in frames]
+    try:
+        _check_run(run.first, run.count, run.flags)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
+    who = _WHO.pack(group, *sender)
+    start = crc32(who)
+    flags = run.flags | REPAIR if frame.repair else run.flags
+    (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
+    lengths, payload = run.lengths, run.payload
+    fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
+    found = []
+    for head, tail, begin, end in run.cuts(room_bytes):
+        count = tail - head
+        length = fixed_bytes + LENGTH_BYTES * count + end - begin
+        fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, first + head, view, sent_ns, count)
+        body = b"".join((fixed, lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail], payload[begin:end]))
+        found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, 0, crc32(body, start)), who, body)))
+    return found
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
@@ -367,7 +399,7 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     lengths = datagram[table:payload]
     if total_bytes(lengths) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
-    if flags or not 0 < first < _SAFE_SEQNO:
+    if flags or not 0 < first < SAFE_SEQNO:
         _check_run(first, count, flags)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
