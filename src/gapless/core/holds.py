@@ -170,6 +170,12 @@ class Holds:
     def _count(self) -> None:
         self.minimum = min((hold.acked for hold in self._places.values()), default=None)
 
+    def check_invariants(self, low: int, high: int, here: AckTable) -> None:
+        """Raise AssertionError if a place is kept beyond the window, or for somebody who is ``here``."""
+        for name, (last, ack) in self.places.items():
+            assert low <= ack <= high, f"what {name!r} needs is kept"
+            assert last not in here, f"{name!r} is here, and its place is kept"
+
     def snapshot(self) -> tuple[object, ...]:
         """Return the whole state as a hashable value."""
         return (tuple(self._places.items()), tuple(self._let_go.items()), tuple(sorted(self._full)))

@@ -554,9 +554,7 @@ class Outbound:
         assert acked or not list(self.acks.items()), "nothing is purged before its acks"
         held_bytes = self.shares.upto(self.window.high) - self.shares.upto(self.window.low)
         assert self.window.stored_bytes <= held_bytes, "the bytes of the window are known"
-        for name, (last, ack) in self.holds.places.items():
-            assert self.window.low <= ack <= self.window.high, f"what {name!r} needs is kept"
-            assert last not in self.acks, f"{name!r} is here, and its place is kept"
+        self.holds.check_invariants(self.window.low, self.window.high, self.acks)
         for member, ack in self.acks.items():
             assert ack <= self.window.high, f"{member} acknowledged {ack}, beyond high {self.window.high}"
         assert all(last <= self.window.high for last in self._tracked.values()), "only what was sent is tracked"
@@ -570,16 +568,14 @@ class Outbound:
 
     def snapshot(self) -> tuple[object, ...]:
         """Return the state without its times."""
-        tracked = tuple(sorted(self._tracked.values()))
-        tail = self._tail_ns is not None
         return (
             self.window.snapshot(),
             self.acks.snapshot(),
             self.queue.snapshot(),
-            tail,
+            self._tail_ns is not None,
             self.stable,
             self._stands_still,
-            tracked,
+            tuple(sorted(self._tracked.values())),
             tuple(sorted(self._unconfirmed)),
             self.holds.snapshot(),
         )
