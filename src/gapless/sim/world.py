@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gapless.identity import Marks, View, group_id
 from gapless.sim.faults import NEVER_NS
 from gapless.sim.hosts import Host
-from gapless.sim.liveness import patience_ns
+from gapless.sim.liveness import CLOCK_PERCENT, patience_ns
 from gapless.sim.lives import Lives
 from gapless.sim.naming import life_address, node_number
 from gapless.sim.script import (
@@ -141,6 +141,8 @@ class World(Lives):
         each_ns = self.judge.bounds_ns[1] + patience_ns(self.config)
         group_ns = 2 * self.judge.group_bound_ns
         last_ns = max(last_ns, self.judge.last_fault_ns)
+        if not self.config.retransmits:
+            last_ns += self.config.stall_after_ns * CLOCK_PERCENT // 100  # what does not come is named only then
         return max(self.now_ns, last_ns) + group_ns + (3 + pieces) * each_ns
 
     def is_settled(self) -> bool:
