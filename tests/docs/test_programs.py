@@ -138,8 +138,8 @@ def test_what_is_in_flight_over_the_round_trip_is_the_rate(senders: int) -> None
     buffer_bytes, round_trip_s = 208 << 10, 0.010
     group = Group(3, delay="5ms", receive_buffer_bytes=buffer_bytes)
     for name in "ab"[:senders]:
-        group[name].send(*[bytes(1000)] * (3000 // senders))
+        group[name].send(*[bytes(1000)] * (12_000 // senders))
     group.settle()
-    rate = 3_000_000 / (group.now_ns / 1e9)
+    rate = 12_000_000 / (group.now_ns / 1e9)
     most = buffer_bytes / round_trip_s
-    assert 0.8 * most < rate < most
+    assert 0.75 * most < rate < most, "less by what it takes to begin: the first round trips have a part of the share"
