@@ -56,6 +56,7 @@ class Gathering:
         self.rejoin = rejoin
         self.now_ns = 0
         self.drop: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
+        self.loses: Callable[[], bool] = lambda: False
         self.delay: Callable[[str, str, Frame], int] = lambda source, target, frame: 0
         self.sides: list[str] = []
         self.sent: list[tuple[int, str, Frame]] = []
@@ -197,7 +198,9 @@ class Gathering:
             for target in self.hosts.values():
                 if target is host or (to is not None and to != WORLD and target.node != to.node):
                     continue
-                if self._cut(name, target.name) or any(self.drop(name, target.name, frame) for frame in said.frames):
+                if self._cut(name, target.name) or self.loses():
+                    continue
+                if any(self.drop(name, target.name, frame) for frame in said.frames):
                     continue
                 extra_ns = max(self.delay(name, target.name, frame) for frame in said.frames)
                 self._push(self.now_ns + self.delay_ns + extra_ns, self._arrive, target.name, datagram)

@@ -67,7 +67,7 @@ def gathered(count: int, world: Gathering | None = None, **knobs: Any) -> Gather
 def lossy(world: Gathering, share: float, seed: int = 1) -> None:
     """Let the network lose this share of all datagrams."""
     rng = Random(seed)
-    world.drop = lambda source, target, frame: rng.random() < share
+    world.loses = lambda: rng.random() < share
 
 
 def say(world: Gathering, name: str, sender: Address, *frames: Frame, to_me: bool = False) -> Ready:

@@ -171,9 +171,8 @@ class Gaps:
         self.due_ns = now_ns + self._retry_ns(tries, self._draw())
 
     def renew(self) -> None:
-        """Let the grace of what is missing begin anew when it is noticed next, unless it was asked for already."""
-        if not self._asked:
-            self.due_ns = None
+        """Let the grace of what is missing begin anew when it is noticed next; questions rest as they do."""
+        self.due_ns = None
 
     def close(self) -> None:
         """Note that nothing is missing."""

@@ -505,7 +505,7 @@ class Inbound:
         self.owed.restore(owed)  # type: ignore[arg-type]
         self.pieces.restore(pieces)  # type: ignore[arg-type]
         self._early = list(early)  # type: ignore[call-overload]
-        self._looked = self._grown = 0
+        self._looked = 0
         if self.repairs is not None:
             self.repairs.forget()
         if window is None:
@@ -515,3 +515,4 @@ class Inbound:
             self._open(self.start)
         assert self.window is not None
         self.window.restore(window)  # type: ignore[arg-type]
+        self._grown = self.window.high
