@@ -355,6 +355,8 @@ class Spool:
             return
         doomed_bytes = sum(index.end for number, index in self._store.sealed.items() if number < self._first)
         over_bytes = self._store.used_bytes - doomed_bytes + self.pending_bytes - limits.max_bytes
+        if over_bytes > -limits.max_bytes // 16:  # near the limit what a commit has beside its records counts too
+            over_bytes += self._state_draft(self._blob).size_bytes + HEADER_BYTES * len(self._streams)
         if over_bytes <= 0:
             return
         need = need_of(read_readers(self.path))
