@@ -125,7 +125,7 @@ def _config(bounds: Bounds) -> Config:
         use_mcast_xmit=bounds.use_mcast_xmit,
         xmit_from_random_member=bounds.any_holder,
         max_frame_bytes="256B",
-        # The buffers hold more than a window: how much room an ack grants for what lies behind a gap has no part in this.
+        # The buffers hold more than a window: what acks grant for what lies behind a gap has no part in this.
         window_bytes="1KiB",
         jitter_percent=0,
     )
