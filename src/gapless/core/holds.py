@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.core.ready import Held, HoldFull, Released
 from gapless.errors import LocalProtocolError
-from gapless.run import ACKED, BEGIN, PIECE
+from gapless.run import ACKED, BEGIN, END, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -192,8 +192,8 @@ class Holds:
 def _whole(acked: int, window: Window) -> int:
     """Return ``acked``, or the beginning of the message in pieces that it lies in, as far as that is stored."""
     while acked > window.low:
-        after = window.get(acked + 1, acked + 1)
-        if not after or not after[0].flags & PIECE or after[0].flags & BEGIN:
+        run = window.get(acked, acked)[0]  # not the one behind it, which may have to wait for room first
+        if not run.flags & PIECE or run.flags & END:
             break
         acked -= 1
     return max(acked, window.low)

@@ -333,12 +333,14 @@ class Inbound:
         known = max(window.high, min(self.announced, window.ceiling))
         looked, self._looked = self._looked, known
         grown, self._grown = window.high > self._grown, window.high
-        if grown and window.high - window.delivered <= self._ahead(window):
-            self.gaps.renew()
-        if known - window.delivered <= self._ahead(window):
+        ahead = self._ahead(window)
+        if known - window.delivered <= ahead:
             if self.gaps.due_ns is not None:
                 self.gaps.close()
-        elif self.gaps.due_ns is None:
+            return
+        if grown and window.high - window.delivered <= ahead:
+            self.gaps.renew()
+        if self.gaps.due_ns is None:
             self.gaps.notice(window.missing(known)[-1][1], now_ns)
         elif fresh := window._free(max(looked, window.delivered) + 1, known):
             self.gaps.notice(fresh[-1][1], now_ns)

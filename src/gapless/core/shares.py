@@ -95,4 +95,5 @@ class Shares:
         return min(
             max(buffer_bytes // senders, least_bytes) + self.upto(max(acks[member], low)) - base_bytes
             for member, buffer_bytes in self._buffers.items()
+            if member in acks
         )

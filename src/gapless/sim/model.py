@@ -80,7 +80,7 @@ class Stream:
 
     def kept_from(self, acked: int) -> int:
         """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
-        while self.marks.low < acked < self.high and self.flags[acked] & (PIECE | BEGIN) == PIECE:
+        while self.marks.low < acked and self.flags[acked - 1] & (PIECE | END) == PIECE:
             acked -= 1
         return acked
 
