@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -111,6 +112,14 @@ def sum_up(frame: DataFrame) -> DataFrame:
 # Steps
 
 
+def forget_torn_beginning(checkpoint: Path) -> None:
+    """Forget a first batch that was never planned: Spark does not begin beside what a kill has left of its plan."""
+    offsets = checkpoint / "offsets"
+    if offsets.is_dir() and not any(file.name.isdigit() for file in offsets.iterdir()):
+        for name in ("offsets", "commits", "state"):
+            shutil.rmtree(checkpoint / name, ignore_errors=True)
+
+
 @dataclass(frozen=True)
 class Step:
     """Read, chain, write: a streaming query that fills one table and goes on from its checkpoint."""
@@ -129,6 +138,7 @@ class Step:
         """Start the query: a batch every so many seconds, or with None only what is there now."""
         made: Dataset = self.table.kind(reduce(lambda frame, method: method(frame), self.chain, self.read(spark)))
         query = made.frame.writeStream.queryName(self.name).foreachBatch(self.table.publish).outputMode("append")
+        forget_torn_beginning(self.checkpoint)
         query = query.option("checkpointLocation", uri(self.checkpoint))
         if every_s is None:
             return query.trigger(availableNow=True).start()

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from gapless.errors import ConfigError
 from pyspark_gapless.datasets import Bronze, Gold, SchemaError, Silver
-from pyspark_gapless.pipeline import Pipeline, decode, give_types
+from pyspark_gapless.pipeline import Pipeline, decode, forget_torn_beginning, give_types
 from pyspark_gapless.plant.ledger import read_lives
 from pyspark_gapless.plant.plan import Plan
 from pyspark_gapless.plant.readings import BREAKS, START, Reading, reading
@@ -244,6 +245,26 @@ def test_a_run_from_producers_to_gold(spark: SparkSession, tmp_path: Path) -> No
     assert phases == ["Spark starts", "sending", "catching up", "checking"]
     assert stands[-1].rows == {"bronze": 8400, "silver": 8400, "gold": report.gold}
     assert stands[-1].lag == 0
+
+
+def test_what_a_kill_left_of_the_first_plan_is_in_nobodys_way(spark: SparkSession, tmp_path: Path) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    spark.range(5).write.parquet(str(source))
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0.torn.tmp").touch()
+
+    def numbers() -> int:
+        rows = spark.readStream.schema("id bigint").parquet(str(source))
+        query = rows.groupBy("id").count().writeStream.format("memory").queryName("torn").outputMode("complete")
+        query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+        return spark.table("torn").count()
+
+    with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
+        numbers()
+    forget_torn_beginning(checkpoint)
+    assert numbers() == 5
+    forget_torn_beginning(checkpoint)
+    assert (checkpoint / "offsets" / "0").exists()
 
 
 COMMAND = "from gapless.cli import main; main()"
