@@ -187,18 +187,19 @@ def test_the_buffer_that_was_granted_is_known(opened: Opener) -> None:
     assert large.receive_buffer_bytes < 1 << 30, "no machine grants that much"
 
 
+def on_multicast(opened: Opener, members: int) -> list[UdpMesh]:
+    """Return members that hear one group, of a port of its own."""
+    port = free_ports(1)[0]
+    groups = ([Multicast("239.255.77.1", port, interface="127.0.0.1")] for _ in range(members))
+    return [opened(kind=UdpMulticast, discovery=Discovery(group)) for group in groups]
+
+
 @pytest.mark.parametrize("filters", [True, False])
 def test_multicast_does_not_hear_itself(opened: Opener, filters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     need_multicast()
     if not filters:
         monkeypatch.setattr("gapless.transport.sockets.ignore", lambda one, source: False)
-    port = free_ports(1)[0]
-
-    def member() -> UdpMesh:
-        discovery = Discovery([Multicast("239.255.77.1", port, interface="127.0.0.1")])
-        return opened(kind=UdpMulticast, discovery=discovery)
-
-    a, b, c = member(), member(), member()
+    a, b, c = on_multicast(opened, 3)
     meet(a, b, c)
     datagrams = [bytes([number]) * 500 for number in range(20)]
     a.send([Transmit(None, datagram) for datagram in datagrams])
@@ -211,13 +212,7 @@ def test_multicast_does_not_hear_itself(opened: Opener, filters: bool, monkeypat
 
 def test_what_is_for_one_does_not_overtake_what_was_said_to_all_before(opened: Opener) -> None:
     need_multicast()
-    port = free_ports(1)[0]
-
-    def member() -> UdpMesh:
-        discovery = Discovery([Multicast("239.255.77.1", port, interface="127.0.0.1")])
-        return opened(kind=UdpMulticast, discovery=discovery)
-
-    a, b = member(), member()
+    a, b = on_multicast(opened, 2)
     meet(a, b)
     for number in range(10):
         a.send([Transmit(None, bytes([number]) * 60_000)] * 2)
@@ -235,13 +230,7 @@ def test_what_is_for_one_does_not_overtake_what_was_said_to_all_before(opened: O
 def test_what_is_for_one_is_not_held_back_for_ever(opened: Opener) -> None:
     """Somebody who never stops must not keep acks away."""
     need_multicast()
-    port = free_ports(1)[0]
-
-    def member() -> UdpMesh:
-        discovery = Discovery([Multicast("239.255.77.1", port, interface="127.0.0.1")])
-        return opened(kind=UdpMulticast, discovery=discovery)
-
-    a, b = member(), member()
+    a, b = on_multicast(opened, 2)
     meet(a, b)
     a.send([Transmit(None, b"x"), Transmit(None, b"x"), Transmit(B, b"for b")])
     for _ in range(1000):

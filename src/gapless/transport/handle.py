@@ -132,18 +132,9 @@ class Handle:
         self._refuse_late()
         return sent
 
-    def send_now(
-        self,
-        payloads: Sequence[bytes],
-        *,
-        to: Address | None = None,
-        mode: Mode = Mode.ORDERED,
-        wait: bool = True,
-        timeout_ns: int | None = None,
-        loopback: bool | None = None,
-    ) -> Sent:
+    def send_now(self, payloads: Sequence[bytes], **how: Any) -> Sent:
         """Send as ``send`` does, but see to it in this thread, at once if possible: for one who waits for it."""
-        sent = self._put(payloads, to, mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback)
+        sent = self._put(payloads, **how)
         try:
             self._driver.nudge(self._seat)
         except BaseException:
@@ -154,7 +145,7 @@ class Handle:
 
     def send_later(self, payloads: Sequence[bytes], **how: Any) -> Sent:
         """Send as ``send`` does, with the next turn: ``see_to_it`` takes one for all that has gathered."""
-        sent = self._put(payloads, **{"to": None, "mode": Mode.ORDERED, **how})
+        sent = self._put(payloads, **how)
         self._refuse_late()
         return sent
 
@@ -190,12 +181,12 @@ class Handle:
     def _put(
         self,
         payloads: Sequence[bytes],
-        to: Address | None,
-        mode: Mode,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
         *,
-        wait: bool,
-        timeout_ns: int | None,
-        loopback: bool | None,
+        wait: bool = True,
+        timeout_ns: int | None = None,
+        loopback: bool | None = None,
     ) -> Sent:
         payloads = tuple(payloads)
         self._check_payloads(payloads)
