@@ -172,11 +172,13 @@ class Group(Face):
         """Iterate over messages many at a time: those of one sender that came together."""
         own = self._own
         while True:
-            own.lead(None)
-            found = run(own.receive(own.inbox.next_batch))
+            found = own.batch_at_hand()
+            if found is None:
+                own.lead(None)
+                found = own.batch_at_hand() or cast("Batch | None", run(own.receive(own.inbox.next_batch)))
             if found is None:
                 return
-            yield cast("Batch", found)
+            yield found
 
     def events(self) -> Iterator[Message | Told]:
         """Iterate over messages, changes of the view and whatever else happens, in the order in which it does."""

@@ -28,6 +28,7 @@ UNICASTS = tuple(ONE_TO_ONE)
 
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
+Checksum = Literal["auto", "all", "headers"]
 OnStall = Literal["report", "retransmit"]
 OnPin = Literal["warn", "wait", "expel"]
 OnHoldFull = Literal["wait", "release"]
@@ -110,6 +111,12 @@ class Config:
     )
 
     max_frame_bytes: int = size("1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B")
+    checksum: Checksum = choice(
+        "auto",
+        get_args(Checksum),
+        "What the checksum of a datagram covers: everything (all), everything but messages (headers), or everything"
+        " unless it stays within this machine (auto).",
+    )
     max_message_bytes: int = size("64MiB", "Largest message that is sent or put together.", minimum="1B")
     max_batch_size: int = count(0, "Messages that one delivery hands out at most; 0 means no limit.")
     max_unconsumed: int = count(

@@ -23,7 +23,7 @@ class LocalProtocolError(GaplessError):
 class RemoteProtocolError(GaplessError):
     """A datagram is not what the wire format allows.
 
-    ``reason`` is one short word from :data:`gapless.wire.codec.REASONS` (of a locator, ``locator``), fit for a
+    ``reason`` is one short word from :data:`gapless.wire.fields.REASONS` (of a locator, ``locator``), fit for a
     counter; the message adds detail.
     """
 

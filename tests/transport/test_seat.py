@@ -106,6 +106,18 @@ def test_one_small_frame_ahead_is_still_a_buffer(network: MemoryNetwork) -> None
     assert fitted(Config.make(frames_ahead=1), transport).receive_buffer_bytes == 1024
 
 
+@pytest.mark.parametrize(
+    ("asked", "keeps_bytes", "covered"),
+    [("auto", True, "headers"), ("auto", False, "all"), ("all", True, "all"), ("headers", False, "headers")],
+)
+def test_messages_that_stay_within_the_machine_need_no_checksum(
+    network: MemoryNetwork, asked: str, keeps_bytes: bool, covered: str
+) -> None:
+    transport = network.open()
+    transport.keeps_bytes = keeps_bytes
+    assert fitted(Config.make(checksum=asked), transport).checksum == covered
+
+
 def test_the_machine_is_told_now_and_then_what_was_consumed() -> None:
     outbox = Outbox(10, None)
     assert [outbox.consume(4) for _ in range(6)] == [False, False, True, False, False, True]

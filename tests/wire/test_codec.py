@@ -6,7 +6,7 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gapless.errors import LocalProtocolError
+from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, U64_MAX, Address, Place, ViewId
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE, Run
 from gapless.wire import (
@@ -372,16 +372,17 @@ def test_a_datagram_without_a_frame_is_not_sent() -> None:
     ("epoch", "first", "addressee"), [(0, False, None), (0, False, 7), (9, False, None), (CONNECTION, True, 7)]
 )
 @pytest.mark.parametrize("flags", [0, NOT_BACK | ACKED])
+@pytest.mark.parametrize("bare", [False, True])
 def test_a_run_in_parts_is_what_encode_makes_of_each(
-    repair: bool, epoch: int, first: bool, addressee: int | None, flags: int
+    repair: bool, epoch: int, first: bool, addressee: int | None, flags: int, bare: bool
 ) -> None:
     run = Run.of(SENDER, 5, [b"x" * (at % 7 * 20) for at in range(40)], flags, view=3, sent_ns=99)
     room_bytes = codec.run_room_bytes(300, epoch)
-    found = codec.encode_parts(GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee)
+    found = codec.encode_parts(GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee, bare)
     parts = run.framed(room_bytes)
     assert len(parts) > 5
     expected = [Data(part, repair, epoch, first and part is parts[0]) for part in parts]
-    assert found == [encode(GROUP, SENDER, [part], addressee) for part in expected]
+    assert found == [encode(GROUP, SENDER, [part], addressee, bare) for part in expected]
     assert max(map(len, found)) <= 300
 
 
@@ -389,3 +390,24 @@ def test_a_run_in_parts_that_the_wire_has_no_room_for_is_refused() -> None:
     run = Run.of(SENDER, SEQNO_MAX, [b"x" * 100, b"y" * 100])
     with pytest.raises(LocalProtocolError, match="wire"):
         codec.encode_parts(GROUP, SENDER, Data(run), 150)
+
+
+@pytest.mark.parametrize("addressee", [None, 7])
+@pytest.mark.parametrize("frame", [frame for frame, _ in GOLDEN if isinstance(frame, Data)])
+def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(frame: Data, addressee: int | None) -> None:
+    datagram = encode(GROUP, SENDER, [frame], addressee, bare=True)
+    assert decode(datagram) == Datagram(GROUP, SENDER, (frame,), addressee, True)
+    covered = len(datagram) - len(frame.run.payload)
+    assert datagram[3] & codec.BARE
+    assert int.from_bytes(datagram[4:8], "little") == crc32(datagram[8:covered], datagram[3])
+    for at in range(covered):
+        damaged = bytearray(datagram)
+        damaged[at] ^= 0x10
+        with pytest.raises(RemoteProtocolError):
+            decode(bytes(damaged))
+
+
+@pytest.mark.parametrize("frames", [[Ack(SENDER, 1, 1)], [Data(Run.of(SENDER, 1, [b"x"]))] * 2])
+def test_only_one_data_frame_can_be_bare(frames: list[Frame]) -> None:
+    with pytest.raises(LocalProtocolError, match="one DATA frame"):
+        encode(GROUP, SENDER, frames, None, bare=True)

@@ -30,10 +30,12 @@ from gapless.wire import (
     Tail,
     Unreliable,
     Vote,
+    codec,
     decode,
     encode,
 )
-from gapless.wire.codec import HEADER_BYTES, REASONS
+from gapless.wire.codec import HEADER_BYTES
+from gapless.wire.fields import REASONS
 from gapless.wire.frames import (
     CONNECTION,
     Alive,
@@ -108,6 +110,8 @@ FRAMES: list[Frame] = [
 
 def corpus(random: Random) -> list[bytes]:
     alone = [encode(1, A, [frame]) for frame in FRAMES]
+    data = [frame for frame in FRAMES if isinstance(frame, Data)]
+    alone += [encode(1, A, [frame], to, bare=True) for frame in data for to in (None, 7)]
     mixes = [random.choices(FRAMES, k=random.randint(2, 5)) for _ in range(20)]
     return alone + [encode(random.getrandbits(64), B, mix) for mix in mixes]
 
@@ -198,8 +202,16 @@ def mutant(random: Random, seeds: list[bytes]) -> bytes:
     for mutation in random.choices(MUTATIONS, k=random.choice((1, 1, 1, 2, 3))):
         mutation(datagram, random, seeds)
     if random.random() < 0.5 and len(datagram) >= 8:
-        pack_into("<I", datagram, 4, crc32(memoryview(datagram)[8:], datagram[3]))
+        pack_into("<I", datagram, 4, crc32(memoryview(datagram)[8 : covered(bytes(datagram))], datagram[3]))
     return bytes(datagram)
+
+
+def covered(datagram: bytes) -> int:
+    """Return where the checksum of a datagram ends."""
+    try:
+        return codec._bare_bytes(datagram, datagram[3]) if datagram[3] & codec.BARE else len(datagram)
+    except RemoteProtocolError:
+        return len(datagram)
 
 
 def shape(frame: Frame) -> tuple[type[Frame], str]:

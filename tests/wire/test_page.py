@@ -29,7 +29,7 @@ from gapless.wire import (
     offers,
     rosters,
 )
-from gapless.wire.codec import REASONS
+from gapless.wire.fields import REASONS
 from gapless.wire.frames import (
     CONNECTION,
     Alive,
@@ -143,6 +143,7 @@ def test_the_flags_are_those_of_the_code() -> None:
     assert flags_of("MERGE_REPLY") == {"WILLING": membership.WILLING}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
     assert f"`ADDRESSED` {codec.ADDRESSED:#04x}" in section("Header")
+    assert f"`BARE` {codec.BARE:#04x}" in section("Header")
     assert f"EPOCH, {codec.EPOCH:#04x}," in section("Epochs")
 
 
@@ -198,8 +199,8 @@ def varying_bytes(frame: Frame) -> int:
 
 def test_the_reasons_are_those_of_the_code() -> None:
     assert sorted(row[0].strip("`") for row in rows("Reasons", "reason")) == sorted(REASONS)
-    assert "nineteen" in PAGE
-    assert len(REASONS) == 19
+    assert "twenty" in PAGE
+    assert len(REASONS) == 20
 
 
 def encodes(frame: Frame) -> bool:

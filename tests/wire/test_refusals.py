@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from gapless.identity import U32_MAX, U64_MAX, Address
 from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE
 from gapless.wire import Frame, Nak, Tail, decode, encode
-from gapless.wire.codec import REASONS, SEQNO_MAX
+from gapless.wire.codec import SEQNO_MAX
+from gapless.wire.fields import REASONS
 from gapless.wire.frames import CONNECTION
 from tests.wire.samples import (
     FIRST,
@@ -39,7 +40,12 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("version", "an older version", raw(ACK, version=0)),
     ("version", "a newer version", raw(ACK, version=2)),
     ("sealed", "an envelope that this member cannot open", raw(ACK, flags=0x01)),
-    ("flags", "an unknown header flag", raw(ACK, flags=0x04)),
+    ("flags", "an unknown header flag", raw(ACK, flags=0x08)),
+    ("bare", "an ACK", raw(ACK, flags=0x04)),
+    ("bare", "a header and nothing else", raw(b"", flags=0x04)),
+    ("bare", "a DATA frame and another", raw(raw_data(), raw_data(), flags=0x04)),
+    ("bare", "a DATA frame that ends before its epoch does", raw(raw_frame(1, bytes(22), flags=0x40), flags=0x04)),
+    ("checksum", "a checksum of the messages of a bare datagram", raw(raw_data(), flags=0x04)),
     ("flags", "a known and an unknown header flag", raw(ACK, flags=0x82)),
     ("sealed", "an envelope with an unknown header flag", raw(ACK, flags=0x81)),
     ("short", "a header that ends before its addressee", raw(b"1234567", flags=0x02)),
@@ -311,7 +317,7 @@ def test_every_truncation_of_every_kind_is_refused_even_with_a_good_checksum() -
 def test_every_flipped_bit_is_noticed(frames: list[Frame], where: int, bit: int) -> None:
     datagram = bytearray(encode(GROUP, SENDER, frames))
     datagram[where % len(datagram)] ^= 1 << bit
-    assert reason_of(bytes(datagram)) in {"magic", "version", "checksum"}
+    assert reason_of(bytes(datagram)) in {"magic", "version", "bare", "checksum"}
 
 
 @pytest.mark.parametrize("addressee", [None, 0x1800_0001])

@@ -25,8 +25,8 @@ def run(first: int, count: int = 1, origin: Address = A, size_bytes: int = 20, f
     return Run.of(origin, first, [message.ljust(size_bytes) for message in messages], flags, 3, sent_ns)
 
 
-def plain(first: int, count: int = 1, origin: Address = A, **how: int) -> bytes:
-    return encode(GROUP, origin, [Data(run(first, count, origin, **how))])
+def plain(first: int, count: int = 1, origin: Address = A, *, bare: bool = False, **how: int) -> bytes:
+    return encode(GROUP, origin, [Data(run(first, count, origin, **how))], None, bare)
 
 
 def one_by_one(datagrams: Iterable[bytes]) -> dict[bytes, list[Said]]:
@@ -64,7 +64,7 @@ def at_once(datagrams: Sequence[bytes]) -> dict[bytes, list[Said]]:
             found.setdefault(repr((said.group, said.sender)).encode(), []).extend(
                 messages(said.frames, said.group, said.addressee)
             )
-            assert decode(encode(said.group, said.sender, said.frames, said.addressee)) == said, "it is a datagram"
+            assert decode(encode(*said)) == said, "it is a datagram"
     assert total == len(datagrams)
     return found
 
@@ -74,8 +74,9 @@ def sizes(datagrams: Sequence[bytes]) -> list[int]:
     return [times for _, times in decode_together(datagrams)]
 
 
-def test_neighbours_become_one_run() -> None:
-    datagrams = [plain(1, 3), plain(4), plain(5, 40), plain(45)]
+@pytest.mark.parametrize("bare", [False, True])
+def test_neighbours_become_one_run(bare: bool) -> None:
+    datagrams = [plain(first, count, bare=bare) for first, count in ((1, 3), (4, 1), (5, 40), (45, 1))]
     ((said, times),) = decode_together(datagrams)
     assert not isinstance(said, RemoteProtocolError)
     assert said.frames == (Data(run(1, 45)),)
@@ -102,6 +103,7 @@ def test_what_a_sender_says_stays_in_its_order() -> None:
         pytest.param(plain(3), id="a gap"),
         pytest.param(plain(1), id="the same again"),
         pytest.param(plain(2, sent_ns=6), id="sent later"),
+        pytest.param(plain(2, bare=True), id="bare"),
         pytest.param(plain(2, flags=ACKED), id="another mode"),
         pytest.param(plain(2, flags=PIECE | BEGIN), id="a piece"),
         pytest.param(encode(GROUP, A, [Data(run(2), True)]), id="a repair"),
@@ -124,13 +126,16 @@ def test_what_does_not_continue_the_run_stands_by_itself(second: bytes) -> None:
 
 
 @pytest.mark.parametrize("before", [1, 3], ids=["of another size", "of the same size"])
+@pytest.mark.parametrize("bare", [False, True])
 @given(at=st.integers(0, 10_000), change=st.integers(1, 255))
-def test_a_datagram_that_was_changed_on_its_way_is_refused_as_ever(before: int, at: int, change: int) -> None:
+def test_a_datagram_that_was_changed_on_its_way_is_refused_as_ever(
+    before: int, bare: bool, at: int, change: int
+) -> None:
     """Whatever byte it is, and with whatever in front of it."""
-    after = plain(1 + before, 3)
+    after = plain(1 + before, 3, bare=bare)
     changed = bytearray(after)
     changed[at % len(changed)] ^= change
-    datagrams = [plain(1, before), bytes(changed), after]
+    datagrams = [plain(1, before, bare=bare), bytes(changed), after]
     assert at_once(datagrams) == one_by_one(datagrams)
 
 

@@ -35,6 +35,7 @@ class Context:
     """The answer in the making."""
 
     __slots__ = (
+        "_bare",
         "_frames",
         "_group",
         "_max_frame_bytes",
@@ -50,8 +51,14 @@ class Context:
         "wall_ns",
     )
 
-    def __init__(self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: int) -> None:
-        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
+    def __init__(
+        self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: int, bare: bool = False
+    ) -> None:
+        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows.
+
+        ``bare``: messages need no checksum.
+        """
+        self._bare = bare
         self._me = me
         self._group = group
         self._max_frame_bytes = max_frame_bytes
@@ -214,7 +221,7 @@ class Context:
         """Send a run that is larger than a frame in parts."""
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
-        parts = encode_parts(self._group, self._me, frame, room_bytes, addressee)
+        parts = encode_parts(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
         self.count(SENT[Data], len(parts) - 1)
         transmits += [Transmit(to, part) for part in parts]
         if self.spoke is not None:
@@ -224,4 +231,5 @@ class Context:
         if self.spoke is not None:
             self.spoke[to] = self.now_ns
         addressee = None if to is None or to == WORLD else to.incarnation
-        return Transmit(to, encode(self._group, self._me, frames, addressee))
+        bare = self._bare and len(frames) == 1 and type(frames[0]) is Data
+        return Transmit(to, encode(self._group, self._me, frames, addressee, bare=bare))

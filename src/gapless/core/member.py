@@ -103,7 +103,7 @@ class Member(Streams):
             ticket = self._send_stream(payloads, flags, to, deadline_ns, wait=wait)
         if deadline_ns is not None:
             self._arm_timeout()
-        ready = self._finish(())
+        ready = self._finish_streams(())
         ready.ticket = ticket
         if switched is not None and not any(isinstance(event, Refused) for event in ready.events):
             self._next_mode = None
@@ -184,7 +184,7 @@ class Member(Streams):
         context = self._begin(now_ns)
         self._credit.refund(messages)
         self._deliver_stalled(context)
-        return self._finish(())
+        return self._finish_streams(())
 
     def set_xmit_interval(self, xmit_interval_ns: int, now_ns: int) -> Ready:
         """Switch retransmission off (0 or less) or on at run time; what is queued or missing is not lost by it."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, get_args
 from gapless.core import rare, timers
 from gapless.core.context import RECEIVED, Context
 from gapless.core.liveness import Liveness
-from gapless.core.membership import LEAVING, MOST_NAMED, NEW, OVER, Membership
+from gapless.core.membership import LEAVING, MEMBER, MOST_NAMED, NEW, OVER, Membership
 from gapless.core.ready import Left, Pinned, Ready, Undelivered
 from gapless.core.stateful import Stateful
 from gapless.errors import LocalProtocolError, RemoteProtocolError
@@ -223,7 +223,7 @@ class Participant(Stateful):
                 self._settle(moved, context)
             touched = {}
             answers.append(self.hear(said, now_ns))
-        answers.append(self._finish(touched.values()))
+        answers.append(self._finish(touched.values()) if answers else self._finish_streams(touched.values()))
         return answers
 
     def _stream_of(self, said: Datagram) -> Inbound | None:
@@ -322,6 +322,13 @@ class Participant(Stateful):
             ready.deadline_ns = None
             self._timers.clear()
         return ready
+
+    def _finish_streams(self, touched: Iterable[Inbound]) -> Ready:
+        """Do what an input ends with that was about streams: unless something is under way, the rest is as it was."""
+        membership = self.membership
+        if membership.phase != MEMBER or membership.pending is not None or self._ungreeted or self.outbound.closed:
+            return self._finish(touched)
+        return super()._finish(touched)
 
     @property
     def _nothing_keeps_me(self) -> bool:

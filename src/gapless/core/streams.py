@@ -70,7 +70,8 @@ class Streams:
         self.outbound = Outbound(me, config, self.row, self._tickets)
         self.inbound: dict[Address, Inbound] = {}
         self._rng = rng
-        self._context = Context(me, group, config.max_frame_bytes, rarely, tracing=tracing)
+        bare = config.checksum == "headers"
+        self._context = Context(me, group, config.max_frame_bytes, rarely, tracing=tracing, bare=bare)
         self._credit = Credit(config.max_unconsumed, config.max_batch_size)
         self.connections = Connections(me, config, rng, self._tickets, self._credit)
         self.aside = Aside(me, config, self._credit)
@@ -255,6 +256,10 @@ class Streams:
             self._trace_marks(context)
         return context.ready(self._timers.next_ns)
 
+    def _finish_streams(self, touched: Iterable[Inbound]) -> Ready:
+        """Do what an input ends with that was about streams and nothing else."""
+        return self._finish(touched)
+
     def _forget_buried(self) -> None:
         """Neither acknowledge nor deliver from connections that have ended."""
         for key in self.connections.buried:
@@ -270,9 +275,12 @@ class Streams:
             if self._timers.armed(timers.REAP):
                 arm(timers.REAP, None)
         else:
-            streams = self._outbounds()
-            arm(timers.TAIL, min((at for s in streams if (at := s.tail_due_ns) is not None), default=None))
-            arm(timers.PIN, min((at for s in streams if (at := s.pin_due_ns) is not None), default=None))
+            tail_ns, pin_ns = outbound.tail_due_ns, outbound.pin_due_ns
+            for entry in connections.outgoing.values():
+                tail_ns = timers.sooner(tail_ns, entry.stream.tail_due_ns)
+                pin_ns = timers.sooner(pin_ns, entry.stream.pin_due_ns)
+            arm(timers.TAIL, tail_ns)
+            arm(timers.PIN, pin_ns)
             arm(timers.REAP, connections.reap_due_ns)
         if (ask_ns := connections.ask_due_ns) is not None:
             self._timers.arm_sooner(timers.GAP, ask_ns)

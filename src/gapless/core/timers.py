@@ -31,6 +31,13 @@ TIMERS = (ACK, GAP, TAIL, TIMEOUT, PIN, STABLE, ASIDE, REAP, VIEW, BEAT, COORDIN
 """Every timer, in the order in which those due at the same time fire."""
 
 
+def sooner(one_ns: int | None, other_ns: int | None) -> int | None:
+    """Return the earlier of two times, either of which may be never."""
+    if one_ns is None or other_ns is None:
+        return other_ns if one_ns is None else one_ns
+    return one_ns if one_ns < other_ns else other_ns
+
+
 class Timers:
     """At most one deadline per name."""
 

@@ -12,7 +12,6 @@ On closing: what waits is told, everything that was accepted is brought to its e
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Generator, Iterable, Mapping
@@ -47,6 +46,7 @@ from gapless.headers import (
 )
 from gapless.identity import Address
 from gapless.modes import Mode
+from gapless.process import Here
 from gapless.published import Published
 from gapless.run import LENGTH_BYTES
 from gapless.transport.base import log
@@ -106,7 +106,7 @@ class Core:
         self.closing = False
         self._handle: Handle | None = None
         self._sending: set[Sent] = set()
-        self._pid = os.getpid()
+        self._process = Here.now
 
     @property
     def handle(self) -> Handle:
@@ -121,7 +121,7 @@ class Core:
     @property
     def is_open(self) -> bool:
         """Whether this member is on its way in, in, or on its way out, in this process."""
-        return self._handle is not None and not self._handle.is_closed and self._pid == os.getpid()
+        return self._handle is not None and not self._handle.is_closed and self.here
 
     @property
     def goes_on(self) -> bool:
@@ -131,10 +131,10 @@ class Core:
     @property
     def here(self) -> bool:
         """Whether this is the process that has joined."""
-        return self._pid == os.getpid()
+        return self._process is Here.now
 
     def _check_process(self) -> None:
-        if not self.here:
+        if self._process is not Here.now:
             raise ClosedError(
                 f"this member of {self.options.group} belongs to the process that forked: join again in this one"
             )
@@ -324,6 +324,11 @@ class Core:
         """Return the next message if that takes no more than a look."""
         self._check_process()
         return self.inbox.next_at_hand()
+
+    def batch_at_hand(self) -> Batch | None:
+        """Return the next messages of one sender if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.batch_at_hand()
 
     def lead(self, until_ns: int | None) -> None:
         """Drive in this thread, if no other does, until there is something to read."""

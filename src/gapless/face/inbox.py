@@ -214,6 +214,19 @@ class Inbox:
             self._read += 1
             return self._rest.popleft()
 
+    def batch_at_hand(self) -> Batch | None:
+        """Return the next messages of one sender, if they are here, and nothing but messages to be read as they are."""
+        with self._lock:
+            if self._rest or self._sifted or not self._items:
+                return None
+            batch = self._items[0]
+            if type(batch) is not Batch or batch.is_marked:
+                return None
+            self._come_back()
+            self._items.popleft()
+            self._read = len(batch)
+            return batch
+
     def come_back(self) -> bool:
         """Count what was read as consumed, if that was all; return whether there is more."""
         with self._lock:

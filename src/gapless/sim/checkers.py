@@ -23,7 +23,7 @@ from gapless.sim.learning import is_rest
 from gapless.sim.liveness import L1, L2, L3, L4, S16
 from gapless.sim.naming import kind_of
 from gapless.wire import Nak
-from gapless.wire.codec import REASONS
+from gapless.wire.fields import REASONS
 
 if TYPE_CHECKING:
     from gapless.core.ready import Delivery, Event, Ready, Step

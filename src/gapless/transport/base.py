@@ -156,6 +156,8 @@ class Transport(Protocol):
     """The largest datagram that the path takes well."""
     receive_buffer_bytes: int
     """What the buffer of this member takes, as granted; senders are told."""
+    keeps_bytes: bool
+    """Whether no datagram can be damaged on its way: it stays within this machine."""
     problems: Problems
     """What the network refused, and what came and was nothing."""
 

@@ -51,6 +51,7 @@ class Chaos:
         self.max_frame_bytes = transport.max_frame_bytes
         self.receive_buffer_bytes = transport.receive_buffer_bytes
         self.problems = transport.problems
+        self.keeps_bytes = False
         self.name = name
         until_ns = NEVER_NS if duration_ns is None else time.monotonic_ns() + duration_ns
         self.chain = Chain(faults, until_ns)

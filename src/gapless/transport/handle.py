@@ -12,7 +12,6 @@ On closing: the member leaves, or after a while just ends; everything that waits
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from concurrent.futures import Future
 from random import SystemRandom
@@ -22,6 +21,7 @@ from weakref import WeakSet, finalize
 from gapless.config import KNOBS, Config
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.modes import Mode
+from gapless.process import Here
 from gapless.transport.driver import Driver
 from gapless.transport.outbox import Outbox
 from gapless.transport.seat import Call, Seat
@@ -73,7 +73,7 @@ class Handle:
         self.group = group
         self.transport = transport
         self.config = fitted(config or Config(), transport)
-        self._pid = os.getpid()
+        self._process = Here.now
         self._leaving = False
         self._outbox = Outbox(self.config.max_unconsumed // 4, woken)
         node = SystemRandom().getrandbits(64) if node is None else node
@@ -322,7 +322,7 @@ class Handle:
             raise self._seat.closed_error()
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if self._process is not Here.now:
             raise ClosedError(f"this member of {self.group} belongs to the process that forked: join again in this one")
 
 
@@ -331,6 +331,7 @@ def fitted(config: Config, transport: Transport) -> Config:
 
     A smaller frame that somebody has asked for stays. Work is by the frame: of a large buffer no more is advertised
     than ``frames_ahead``, or more would wait in it, and with it each question for what was lost, and each answer.
+    Messages that cannot be damaged on their way need no checksum.
     Without a limit of messages that wait for the application an application that does not read would fill the memory,
     so there is one.
     """
@@ -340,7 +341,11 @@ def fitted(config: Config, transport: Transport) -> Config:
     buffer_bytes = transport.receive_buffer_bytes
     if config.frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
+    checksum = config.checksum
+    if checksum == "auto":
+        checksum = "headers" if transport.keeps_bytes else "all"
     return config.replace(
+        checksum=checksum,
         max_frame_bytes=asked_bytes,
         receive_buffer_bytes=buffer_bytes,
         max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
@@ -363,7 +368,7 @@ _OPEN: WeakSet[Handle] = WeakSet()
 
 def _close_all() -> None:
     """Let everybody know that this process goes, if there is time."""
-    mine = [handle for handle in _OPEN if handle._pid == os.getpid() and not handle.is_closed]
+    mine = [handle for handle in _OPEN if handle._process is Here.now and not handle.is_closed]
     for handle in mine:
         handle.leave()
     until_s = time.monotonic() + EXIT_S

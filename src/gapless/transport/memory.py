@@ -42,6 +42,7 @@ class Memory:
     """One place in a :class:`MemoryNetwork`."""
 
     deadline_ns = None
+    keeps_bytes = True
 
     def __init__(
         self, network: MemoryNetwork, locator: Locator, max_frame_bytes: int, receive_buffer_bytes: int

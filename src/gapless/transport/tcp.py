@@ -82,6 +82,7 @@ class TcpMesh(Streams):
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
         self.receive_buffer_bytes = receive_buffer_bytes
+        self.keeps_bytes = advertise is None and self.locator.ip.is_loopback
         self.book = Book(self.locator, discovery or Discovery(), self._resolve)
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))

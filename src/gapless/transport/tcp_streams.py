@@ -21,6 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import RemoteProtocolError
+from gapless.process import Here
 from gapless.transport.base import Problems
 from gapless.transport.tcp_link import Hello, Link, number_of
 from gapless.transport.tcp_stream import Stream, prepare, who
@@ -66,7 +67,7 @@ class Streams:
         self.streams: set[Stream] = set()
         self._listener = listener
         self._dead_after_ns = dead_after_ns
-        self._pid = os.getpid()
+        self._process = Here.now
         self._random = Random()
         self._links: dict[Locator, Link] = {}
         self._names: dict[Locator, Locator] = {}
@@ -414,7 +415,7 @@ class Streams:
     def close(self) -> None:
         """Close every socket; what the kernel still takes at once is sent."""
         self._poller.close()  # first, and as a whole: after a fork the streams in it are the parent's
-        if os.getpid() == self._pid:
+        if self._process is Here.now:
             for link in self._links.values():
                 if link.stream is not None and not link.stream.closed:
                     self._say_last(link, link.stream)

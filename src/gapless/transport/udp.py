@@ -70,6 +70,7 @@ class UdpMesh:
         self.receive_buffer_bytes = sockets.ask_for_buffers(self._socket, receive_buffer_bytes)
         self.locator = Locator.from_sockaddr(self._socket.getsockname())
         self.max_frame_bytes = sockets.path_frame_bytes(self.locator)
+        self.keeps_bytes = self.locator.ip.is_loopback
         discovery = discovery or Discovery()
         self.book: Book[Sockaddr] = Book(self.locator, discovery, self._resolve)
         self._own: Sockaddr = self.locator.sockaddr

@@ -4,8 +4,8 @@ On sending: frames of one sender are packed into one datagram behind a header wi
 refuse is not sent: it raises LocalProtocolError at the caller.
 
 On reception: the header is checked (magic, version, checksum), then each frame, to the last byte. Anything that the
-format does not allow raises RemoteProtocolError with a reason from REASONS; nothing is allocated on the word of a
-length field that the datagram does not back with bytes.
+format does not allow raises RemoteProtocolError with a reason from fields.REASONS; nothing is allocated on the word of
+a length field that the datagram does not back with bytes.
 
 Every datagram has one form only: what decodes encodes to the same bytes again.
 """
@@ -41,7 +41,7 @@ from gapless.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
 MAGIC = b"GL"
 VERSION = 1
@@ -49,6 +49,8 @@ SEALED = 0x01
 """Header flag: what follows the header is an encrypted and authenticated envelope (space reserved)."""
 ADDRESSED = 0x02
 """Header flag: the incarnation that the datagram is for follows the header."""
+BARE = 0x04
+"""Header flag: there is one DATA frame, and the checksum leaves out its messages."""
 STARTS = 0x01
 """Tail flag: the fields start and reader count."""
 FIRST = 0x20
@@ -72,33 +74,11 @@ SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 DATAGRAM_MAX_BYTES = 65507
 """The largest datagram that UDP over IPv4 carries."""
 
-REASONS = (
-    "short",
-    "magic",
-    "version",
-    "flags",
-    "sealed",
-    "checksum",
-    "empty",
-    "length",
-    "kind",
-    "count",
-    "seqno",
-    "range",
-    "piece",
-    "epoch",
-    "order",
-    "member",
-    "view",
-    "name",
-    "part",
-)
-"""Every reason for which the decoder refuses a datagram; rosters and offers are refused for some of the same."""
-
 _PREAMBLE = Struct("<2sBBI")
 _WHO = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
 _PREFIX = fields.PREFIX
+_FRONT = Struct("<BBH")
 _DATA = Struct("<QIQH")
 _DATA_FRAME = Struct("<BBHQQQIQH")
 _ACK = Struct("<QI")
@@ -176,8 +156,13 @@ def size_bytes(frame: Frame) -> int:
     return membership.size_bytes(frame)
 
 
-def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int | None = None) -> bytes:
-    """Return the datagram in which ``sender`` says ``frames`` to ``group``, or to one incarnation of one member."""
+def encode(
+    group: int, sender: Address, frames: Sequence[Frame], addressee: int | None = None, bare: bool = False
+) -> bytes:
+    """Return the datagram in which ``sender`` says ``frames`` to ``group``, or to one incarnation of one member.
+
+    The messages of a ``bare`` one, which is a single DATA frame, are not in its checksum.
+    """
     parts: list[bytes] = [b"", b""]
     try:
         parts[1] = _WHO.pack(group, *sender)
@@ -189,15 +174,20 @@ def encode(group: int, sender: Address, frames: Iterable[Frame], addressee: int 
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    checksum = flags = 0 if addressee is None else ADDRESSED
-    for part in parts:
+    flags = 0 if addressee is None else ADDRESSED
+    if bare:
+        if len(frames) > 1 or type(frames[0]) is not Data:
+            raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
+        flags |= BARE
+    checksum = flags
+    for part in parts[:-1] if bare else parts:
         checksum = crc32(part, checksum)
     parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join(parts)
 
 
 def encode_parts(
-    group: int, sender: Address, frame: Data, room_bytes: int, addressee: int | None = None
+    group: int, sender: Address, frame: Data, room_bytes: int, addressee: int | None = None, bare: bool = False
 ) -> list[bytes]:
     """Return the datagrams in which ``sender`` says a run that is larger than a frame, ``room_bytes`` in each.
 
@@ -207,24 +197,26 @@ def encode_parts(
     if frame.epoch or frame.first or addressee is not None:
         frames = [frame._replace(run=part) for part in run.framed(room_bytes)]
         frames[1:] = [part._replace(first=False) for part in frames[1:]]
-        return [encode(group, sender, (part,), addressee) for part in frames]
+        return [encode(group, sender, (part,), addressee, bare=bare) for part in frames]
     try:
         _check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
-    who = _WHO.pack(group, *sender)
-    start = crc32(who)
+    who, header_flags = _WHO.pack(group, *sender), BARE if bare else 0
+    start = crc32(who, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
     (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
-    lengths, payload = run.lengths, run.payload
+    lengths, payload = run.lengths, memoryview(run.payload)
     fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
     found = []
     for head, tail, begin, end in run.cuts(room_bytes):
         count = tail - head
         length = fixed_bytes + LENGTH_BYTES * count + end - begin
         fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, first + head, view, sent_ns, count)
-        body = b"".join((fixed, lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail], payload[begin:end]))
-        found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, 0, crc32(body, start)), who, body)))
+        front = fixed + lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail]
+        messages = payload[begin:end]
+        checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
+        found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages)))
     return found
 
 
@@ -341,9 +333,12 @@ def decode(datagram: bytes) -> Datagram:
         raise RemoteProtocolError("magic", f"starts with {magic!r}")
     if version != VERSION:
         raise RemoteProtocolError("version", f"version {version}, this member speaks {VERSION}")
-    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:
+    covered = _bare_bytes(datagram, flags) if flags & BARE else size_bytes
+    if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
         raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
+    bare = flags & BARE != 0
+    flags &= ~BARE
     if flags == ADDRESSED:
         if size_bytes < ADDRESSED_HEADER_BYTES:
             raise RemoteProtocolError("short", f"{size_bytes} bytes are less than a header with an addressee")
@@ -359,7 +354,19 @@ def decode(datagram: bytes) -> Datagram:
         frames.append(frame)
     if not frames:
         raise RemoteProtocolError("empty", "no frame behind the header")
-    return _make(Datagram, (group, sender, tuple(frames), addressee))
+    return _make(Datagram, (group, sender, tuple(frames), addressee, bare))
+
+
+def _bare_bytes(datagram: bytes, flags: int) -> int:
+    """Return how much of a bare datagram its checksum covers: up to the messages of its one frame."""
+    at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
+    if at + DATA_OVERHEAD_BYTES <= size_bytes:
+        kind, frame_flags, length = _FRONT.unpack_from(datagram, at)
+        alone = at + _PREFIX_LENGTH_BYTES + length == size_bytes
+        at += _PREFIX.size + (_EPOCH.size if frame_flags & EPOCH else 0)
+        if kind == DATA and alone and at + _DATA.size <= size_bytes:
+            return at + _DATA.size + LENGTH_BYTES * int(_DATA.unpack_from(datagram, at)[3])
+    raise RemoteProtocolError("bare", f"{size_bytes} bytes are not one DATA frame")
 
 
 def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) -> tuple[Frame, int]:

@@ -29,6 +29,30 @@ LOCATOR_MAX_BYTES = 64
 NOBODY = Address(0, 0)
 """The address that no member has."""
 
+REASONS = (
+    "short",
+    "magic",
+    "version",
+    "flags",
+    "sealed",
+    "bare",
+    "checksum",
+    "empty",
+    "length",
+    "kind",
+    "count",
+    "seqno",
+    "range",
+    "piece",
+    "epoch",
+    "order",
+    "member",
+    "view",
+    "name",
+    "part",
+)
+"""Every reason for which the decoder refuses a datagram; rosters and offers are refused for some of the same."""
+
 PREFIX = Struct("<BBHQQ")
 PREFIX_LENGTH_BYTES = 4
 """What of the prefix is not counted by its length field."""

@@ -256,9 +256,11 @@ class Datagram(NamedTuple):
 
     A datagram to one member names the incarnation that it is for: what was meant for a former life of a process must
     not reach the present one, which has the same node and perhaps the same port (P-15). Without one it is for all.
+    The checksum of a ``bare`` one left out the messages of its only frame.
     """
 
     group: int
     sender: Address
     frames: tuple[Frame, ...]
     addressee: int | None = None
+    bare: bool = False

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from gapless.errors import RemoteProtocolError
 from gapless.run import LENGTH_BYTES, PIECE, Run, total_bytes
-from gapless.wire.codec import HEADER_BYTES, SAFE_SEQNO, decode
+from gapless.wire.codec import BARE, HEADER_BYTES, SAFE_SEQNO, decode
 from gapless.wire.frames import Data, Datagram
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class _Open:
     __slots__ = (
         "after",
         "alike",
+        "begin",
         "count",
+        "covered",
         "datagram_bytes",
         "lengths",
         "middle",
@@ -58,6 +60,7 @@ class _Open:
     def __init__(self, said: Datagram, run: Run, datagram: bytes) -> None:
         self.said = said
         self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
+        self.begin = BARE if said.bare else 0
         self.alike = self.preamble, kind, origin, when
         self.lengths: list[bytes] = []
         self.payloads: list[bytes] = []
@@ -68,6 +71,7 @@ class _Open:
         """Add what a datagram holds, and remember how it looks: most often the next one looks the same."""
         self.datagram_bytes = len(datagram)
         self.payload = _PLAIN.size + len(lengths)
+        self.covered = self.payload if self.begin else None
         self.middle = datagram[_PREAMBLE_BYTES : _FRONT.size - 8]
         self.rest = datagram[_FRONT.size : self.payload]
         self.table, self.count = lengths, len(lengths) // LENGTH_BYTES
@@ -86,7 +90,7 @@ class _Open:
         first = frame.run
         lengths, payload = b"".join(self.lengths), b"".join(self.payloads)
         run = Run(first.origin, first.first, lengths, payload, first.flags, first.view, first.sent_ns)
-        return Datagram(self.said.group, self.said.sender, (Data(run),)), times
+        return Datagram(self.said.group, self.said.sender, (Data(run),), None, self.said.bare), times
 
 
 def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | RemoteProtocolError, int]]:
@@ -105,7 +109,7 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
                 and middle == run.middle
                 and preamble == run.preamble
                 and datagram[_FRONT.size : run.payload] == run.rest
-                and crc32(datagram[_PREAMBLE_BYTES:]) == checksum
+                and crc32(datagram[_PREAMBLE_BYTES : run.covered], run.begin) == checksum
             ):
                 run.lengths.append(run.table)
                 run.payloads.append(datagram[run.payload :])
@@ -146,18 +150,19 @@ def _continue(datagram: bytes, run: _Open) -> bool:
     if length != size_bytes - _OTHER_BYTES or not count or payload > size_bytes:
         return False
     lengths = datagram[_PLAIN.size : payload]
-    if crc32(datagram[_PREAMBLE_BYTES:]) != checksum or total_bytes(lengths) != size_bytes - payload:
+    covered = datagram[_PREAMBLE_BYTES : payload if run.begin else None]
+    if crc32(covered, run.begin) != checksum or total_bytes(lengths) != size_bytes - payload:
         return False
     run.add(datagram, first, lengths)
     return True
 
 
 def _begin(datagram: bytes, said: Datagram) -> _Open | None:
-    """Return a run that others may continue, if ``said`` is one plain run to all and nothing else."""
+    """Return a run that others may continue, if ``said`` is one plain run to all, with room for more."""
     frame = said.frames[0]
     if type(frame) is not Data or len(said.frames) > 1 or said.addressee is not None:
         return None
     run = frame.run
-    if frame.epoch or frame.repair or run.flags & PIECE:
+    if frame.epoch or frame.repair or run.flags & PIECE or run.size_bytes >= _ALMOST_BYTES:
         return None
     return _Open(said, run, datagram)

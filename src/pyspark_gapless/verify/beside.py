@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from gapless.wire.codec import REASONS
+from gapless.wire.fields import REASONS
 from pyspark_gapless.trace.trace import event_name, is_one_of, worked_out
 from pyspark_gapless.verify.groups import at_end, rosters
 from pyspark_gapless.verify.marks import reaches, states

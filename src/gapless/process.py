@@ -1,0 +1,23 @@
+"""In which process this is: what was opened before a fork belongs to the parent, and to nobody else.
+
+To ask the system each time costs a call of it for each message.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class Here:
+    """Stands for one process; ``Here.now`` is the one that runs this."""
+
+    now: Here
+
+
+def _forked() -> None:
+    Here.now = Here()
+
+
+_forked()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
