@@ -71,7 +71,7 @@ class Adapter(Member):
     def _read(self) -> None:
         take_run = self.tally.take_run
         for batch in self.group.batches():
-            take_run(batch.sender.node - 1, batch.payload)
+            take_run(batch.sender.node - 1, batch.buffer)
 
     def _read_each(self) -> None:
         take = self.tally.take

@@ -84,7 +84,7 @@ class Tally:
         if self._special:
             self._attend(1)
 
-    def take_run(self, sender: int, messages: bytes) -> None:
+    def take_run(self, sender: int, messages: bytes | memoryview) -> None:
         """Take in messages of one sender, end to end."""
         number, _, turn = _HEAD.unpack_from(messages)
         if turn != self._turn or sender in self._unseen:
@@ -101,7 +101,7 @@ class Tally:
         if self._special:
             self._attend(len(found))
 
-    def _numbers(self, messages: bytes) -> list[int]:
+    def _numbers(self, messages: bytes | memoryview) -> list[int]:
         if self._size_bytes % 4 == 0:
             return memoryview(messages).cast("I")[:: self._size_bytes // 4].tolist()
         layout = Struct(f"<I{self._size_bytes - 4}x")

@@ -113,11 +113,13 @@ def may_have(payload: bytes | memoryview, lengths: bytes = b"") -> bool:
     ``lengths`` is the table of a run. One byte is found much faster than four, and the last one of the mark is rare:
     text has none of it, nor have zeros.
     """
-    data = payload if isinstance(payload, bytes) else bytes(payload)
     if lengths == lengths[:LENGTH_BYTES] * (len(lengths) // LENGTH_BYTES):
         step = int.from_bytes(lengths[:LENGTH_BYTES], "little")
-        if step >= WRAP_BYTES and not (MARK[-1] in data[len(MARK) - 1 :: step] and MARK[0] in data[::step]):
-            return False
+        if step >= WRAP_BYTES:
+            lasts, firsts = payload[len(MARK) - 1 :: step], payload[::step]
+            if not (MARK[-1] in bytes(lasts) and MARK[0] in bytes(firsts)):
+                return False
+    data = bytes(payload)
     return MARK[-1] in data and MARK in data
 
 

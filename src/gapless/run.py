@@ -8,7 +8,7 @@ stored, repaired and spooled without being taken apart.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct, error as StructError, pack, unpack  # noqa: N812
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ class Run:
     ``view`` and ``sent_ns`` say in which view and when the origin sent the run; repairs keep both.
     """
 
-    __slots__ = ("count", "first", "flags", "last", "lengths", "origin", "payload", "sent_ns", "view")
+    __slots__ = ("count", "first", "flags", "last", "lengths", "origin", "payload", "sent_ns", "size_bytes", "view")
 
     def __init__(
         self,
@@ -88,6 +88,8 @@ class Run:
         self.sent_ns = sent_ns
         self.count = len(lengths) // LENGTH_BYTES
         self.last = first + self.count - 1
+        self.size_bytes = len(payload) + len(lengths)
+        """What the run costs in a window: its messages and their length entries."""
 
     @classmethod
     def of(
@@ -112,9 +114,9 @@ class Run:
         return cls(origin, first, lengths, b"".join(messages), flags, view, sent_ns)
 
     @property
-    def size_bytes(self) -> int:
-        """What the run costs in a window: its messages and their length entries."""
-        return len(self.payload) + len(self.lengths)
+    def buffer(self) -> memoryview:
+        """The messages end to end, not copied."""
+        return memoryview(self.payload)
 
     def message_lengths(self) -> tuple[int, ...]:
         """Return the length of each message."""
@@ -122,11 +124,13 @@ class Run:
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        payload = self.payload
         if self.count == 1:
-            return [payload]
-        ends = list(accumulate(self.message_lengths()))
-        return [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            return [self.payload]
+        return self._messages_in(self.payload, 0)
+
+    def _messages_in(self, data: bytes, at: int) -> list[bytes]:
+        ends = list(accumulate(self.message_lengths(), initial=at))
+        return [data[start:end] for start, end in pairwise(ends)]
 
     def message(self, seqno: int) -> bytes:
         """Return the message numbered ``seqno``."""
@@ -185,11 +189,14 @@ class Run:
             self.origin,
             first,
             self.lengths[head * LENGTH_BYTES : tail * LENGTH_BYTES],
-            self.payload[ends[head] : ends[tail]],
+            self._bytes(ends[head], ends[tail]),
             self.flags,
             self.view,
             self.sent_ns,
         )
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        return self.payload[start:end]
 
     def fitting(self, limit_bytes: int) -> int:
         """Return how many messages from the front cost at most ``limit_bytes`` in a window."""
@@ -213,3 +220,48 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"
+
+
+class RunWithin(Run):
+    """A large run as it came: its messages stay within the datagram until somebody wants them.
+
+    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them.
+    """
+
+    __slots__ = ("_at", "_datagram", "_payload")
+
+    def __init__(
+        self, origin: Address, first: int, lengths: bytes, datagram: bytes, at: int, flags: int, view: int, sent_ns: int
+    ) -> None:
+        """Begin the messages at ``at``; they go to the end of the datagram."""
+        self.origin = origin
+        self.first = first
+        self.lengths = lengths
+        self.flags = flags
+        self.view = view
+        self.sent_ns = sent_ns
+        self.count = len(lengths) // LENGTH_BYTES
+        self.last = first + self.count - 1
+        self.size_bytes = len(datagram) - at + len(lengths)
+        self._datagram = datagram
+        self._at = at
+        self._payload: bytes | None = None
+
+    @property
+    def payload(self) -> bytes:  # type: ignore[override]
+        """The messages end to end."""
+        if self._payload is None:
+            self._payload = self._datagram[self._at :]
+        return self._payload
+
+    @property
+    def buffer(self) -> memoryview:
+        """The messages end to end, not copied."""
+        return memoryview(self._datagram)[self._at :]
+
+    def messages(self) -> list[bytes]:
+        """Return every message of the run, in order."""
+        return self._messages_in(self._datagram, self._at)
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        return self._datagram[self._at + start : self._at + end]

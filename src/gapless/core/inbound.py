@@ -286,7 +286,7 @@ class Inbound:
             size_bytes = 0
             for run in runs:
                 self._hand_out(run, credit, context)
-                size_bytes += len(run.payload) + len(run.lengths)
+                size_bytes += run.size_bytes
                 asked = asked or run.flags & ACKED != 0
             messages = runs[-1].last - runs[0].first + 1
             self.taken += messages

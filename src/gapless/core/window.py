@@ -150,7 +150,7 @@ class Window:
         first, last = run.first, run.last
         ceiling = self.policy.ceiling(self.low, self.delivered)
         if first > self.high and last <= ceiling:
-            stored_bytes = self.stored_bytes + len(run.payload) + len(run.lengths)
+            stored_bytes = self.stored_bytes + run.size_bytes
             if self.max_bytes is None or stored_bytes <= self.max_bytes or first == self.delivered + 1:
                 self._runs.append(run)
                 self._firsts.append(first)

@@ -351,7 +351,7 @@ def is_private(delivery: Delivery) -> bool:
 def is_marked(delivery: Delivery) -> bool:
     """Return whether a message may be wrapped."""
     content = delivery.content
-    return may_have(content.payload, content.lengths) if isinstance(content, Run) else may_have(content)
+    return may_have(content.buffer, content.lengths) if isinstance(content, Run) else may_have(content)
 
 
 def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:

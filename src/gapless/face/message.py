@@ -98,7 +98,7 @@ class Batch:
         """Whether a message may be wrapped; they are searched once."""
         if self._marked is None:
             run = self.run
-            self._marked = may_have(self.payload) if run is None else may_have(run.payload, run.lengths)
+            self._marked = may_have(self.payload) if run is None else may_have(run.buffer, run.lengths)
         return self._marked
 
     @property
@@ -106,6 +106,12 @@ class Batch:
         """All messages end to end, as they came, with whatever they are wrapped in."""
         content = self.delivery.content
         return content.payload if isinstance(content, Run) else content
+
+    @property
+    def buffer(self) -> memoryview:
+        """The same as ``payload``, not copied."""
+        content = self.delivery.content
+        return content.buffer if isinstance(content, Run) else memoryview(content)
 
     def messages(self) -> Iterator[Message]:
         """Return each message with what is known of it."""

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ACKED, ALONE, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run, total_bytes
+from gapless.run import ACKED, ALONE, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
 from gapless.wire import fields, membership
 from gapless.wire.fields import check_epoch, check_progress, check_ranges, exact, prefix, unpack_progress
 from gapless.wire.frames import (
@@ -114,6 +114,8 @@ OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
 
 _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
 _PREFIX_LENGTH_BYTES = fields.PREFIX_LENGTH_BYTES
+_LARGE_BYTES = 4096
+"""Messages of so many bytes are not copied out of their datagram before somebody wants them."""
 _DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
 _PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 
@@ -408,6 +410,8 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     if flags or not 0 < first < SAFE_SEQNO:
         _check_run(first, count, flags)
+    if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & PIECE:
+        return RunWithin(origin, first, lengths, datagram, payload, flags, view, sent_ns)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ALMOST_BYTES = 60_000
 """A run of so many bytes is not continued; it is about as large as the largest frame."""
+_LARGE_BYTES = 16_000
+"""A datagram of so many bytes is not put together with others: to copy it costs more than to handle it."""
 
 _PLAIN = Struct("<4sI24sHH16sQ12sH")
 """A datagram to all with one DATA frame of a whole life: preamble, checksum, group and sender, kind and flags, length,
@@ -163,6 +165,6 @@ def _begin(datagram: bytes, said: Datagram) -> _Open | None:
     if type(frame) is not Data or len(said.frames) > 1 or said.addressee is not None:
         return None
     run = frame.run
-    if frame.epoch or frame.repair or run.flags & PIECE or run.size_bytes >= _ALMOST_BYTES:
+    if frame.epoch or frame.repair or run.flags & PIECE or run.size_bytes >= _LARGE_BYTES:
         return None
     return _Open(said, run, datagram)
