@@ -100,12 +100,19 @@ class Run:
         flags: int = 0,
         view: int = 0,
         sent_ns: int = 0,
+        each_bytes: int | None = None,
     ) -> Run:
-        """Make a run of ``messages``, at least one; each must fit one entry of the length table."""
+        """Make a run of ``messages``, at least one; each must fit one entry of the length table.
+
+        ``each_bytes`` is the length of every message, if that is known.
+        """
         if not messages:
             raise LocalProtocolError("a run needs at least one message")
         try:
-            lengths = length_table(list(map(len, messages)))
+            if each_bytes is None:
+                lengths = length_table(list(map(len, messages)))
+            else:
+                lengths = _LENGTH.pack(each_bytes) * len(messages)
         except StructError as error:
             raise LocalProtocolError(
                 f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "

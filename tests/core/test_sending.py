@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from gapless.core import timers
 from gapless.core.ready import Accepted, GivenUp, Refused
 from gapless.core.sending import Batch, SendQueue
+from gapless.payloads import Payloads
 from gapless.run import BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Ack
@@ -63,7 +64,7 @@ def test_a_message_in_pieces_ends_a_run_of_many_frames() -> None:
 @pytest.mark.parametrize(("size_bytes", "pieces"), [(98, 1), (99, 2), (196, 2), (197, 3)])
 def test_a_message_that_does_not_fit_a_run_becomes_pieces(size_bytes: int, pieces: int) -> None:
     waiting = queue([b"x" * size_bytes])
-    assert waiting.slots([b"x" * size_bytes]) == pieces
+    assert waiting.slots(Payloads.of([b"x" * size_bytes])) == pieces
     found = batches(waiting)
     assert len(found) == pieces
     assert b"".join(batch.messages[0] for batch in found) == b"x" * size_bytes

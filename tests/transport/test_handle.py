@@ -86,7 +86,7 @@ def expel(guest: Guest, other: Address) -> None:
 @pytest.mark.parametrize("payloads", [[], [b"x", "text"], [bytearray(b"x")], [None]])
 def test_what_is_no_message_raises_at_the_caller(payloads: list[bytes]) -> None:
     with gathering(1) as (a,):
-        with pytest.raises(LocalProtocolError, match="each of them bytes"):
+        with pytest.raises(LocalProtocolError, match=r"not bytes|at least one"):
             a.handle.send(payloads)
         with pytest.raises(LocalProtocolError, match="max_message_bytes"):
             a.handle.send([bytes(65 << 20)])

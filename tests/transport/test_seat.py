@@ -9,6 +9,7 @@ import pytest
 from gapless.config import Config
 from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
 from gapless.identity import Address, View
+from gapless.payloads import Payloads
 from gapless.run import Run
 from gapless.transport import Memory, MemoryNetwork, Sent, pump
 from gapless.transport.handle import fitted
@@ -141,7 +142,7 @@ def test_who_waits_is_woken_once_until_it_takes() -> None:
 def test_a_send_that_waits_for_a_view_goes_with_it(network: MemoryNetwork) -> None:
     seat, _ = seat_at(network.open())
     pump(seat.commands(0), seat)
-    seat.sends.put(Sent((b"x",)))
+    seat.sends.put(Sent(Payloads.of([b"x"])))
     pump(seat.commands(0), seat)
     assert not seat.has_commands
     pump([Ready(events=[ViewInstalled(View.of(1, A))])], seat)

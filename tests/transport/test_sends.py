@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from gapless.payloads import Payloads
 from gapless.transport.sends import Sends, Sent
 
 
@@ -22,12 +23,12 @@ def _restless() -> object:
 def test_looking_at_the_queue_while_another_thread_fills_it(look: str) -> None:
     sends = Sends(1 << 16)
     for _ in range(2000):
-        sends.put(Sent((b"x",)))
+        sends.put(Sent(Payloads.of([b"x"])))
     done = threading.Event()
 
     def fill() -> None:
         while not done.is_set():
-            sends.put(Sent((b"x",)))
+            sends.put(Sent(Payloads.of([b"x"])))
             if len(sends._queue) > 2000:
                 sends._queue.popleft()
 

@@ -30,6 +30,7 @@ from gapless.core.streams import ACTIVE_NS, Streams
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.modes import Mode
+from gapless.payloads import Payloads
 from gapless.run import ACKED, NOT_BACK
 from gapless.wire.codec import decode
 from gapless.wire.frames import (
@@ -86,6 +87,7 @@ class Member(Streams):
         """
         switched = self._next_mode if mode is None and to is None else None
         mode = Mode.of(mode or switched or Mode.ORDERED)
+        payloads = Payloads.of(payloads)
         self._check_payloads(payloads, to, mode)
         if switched is not None and len(payloads) != 1:
             raise LocalProtocolError("a switch of the mode holds for one message: send that one alone")
@@ -110,7 +112,7 @@ class Member(Streams):
         return ready
 
     def _send_stream(
-        self, payloads: Sequence[bytes], flags: int, to: Address | None, deadline_ns: int | None, *, wait: bool
+        self, payloads: Payloads, flags: int, to: Address | None, deadline_ns: int | None, *, wait: bool
     ) -> int:
         context = self._context
         stream = self.outbound if to is None else self.connections.open(to, context)

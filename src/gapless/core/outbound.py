@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gapless.core.sending import Batch, Tickets, Waiting
     from gapless.core.stability import Stability
     from gapless.identity import Address
+    from gapless.payloads import Payloads
     from gapless.profiles import Profile
     from gapless.wire.frames import Range
 
@@ -112,14 +113,13 @@ class Outbound:
         """Whether nothing waits, and nobody is still to be told anything."""
         return not len(self.queue) and not self._unfinished
 
-    def has_room(self, messages: Sequence[bytes]) -> bool:
+    def has_room(self, messages: Payloads) -> bool:
         """Return whether a send of ``messages`` would be taken whole, without waiting."""
         window = self.window
         slots = self.queue.slots(messages)
         if self.closed or len(self.queue) or slots > window.room():
             return False
-        room_bytes = window.room_bytes()
-        cost_bytes = sum(map(len, messages)) + LENGTH_BYTES * slots
+        room_bytes, cost_bytes = window.room_bytes(), messages.size_bytes + LENGTH_BYTES * slots
         return room_bytes is None or cost_bytes <= room_bytes or (slots == 1 and window.low == window.high)
 
     def flush(self, context: Context, reason: str) -> None:
@@ -133,7 +133,7 @@ class Outbound:
             elif not len(self.queue) or not self._relieve(context):
                 return
 
-    def make_room(self, messages: Sequence[bytes], context: Context) -> bool:
+    def make_room(self, messages: Payloads, context: Context) -> bool:
         """Return whether a send of ``messages`` would be taken whole, if need be by releasing kept places."""
         while not self.closed and not self.has_room(messages):
             most = self.window.policy.ceiling(self.acks.minimum, 0) - self.window.high
@@ -156,7 +156,7 @@ class Outbound:
 
     def _send_batch(self, batch: Batch, context: Context, reason: str) -> None:
         first = self.window.high + 1
-        run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns)
+        run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns, batch.each_bytes)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
         self.shares.sent(run, self.queue.room_bytes)

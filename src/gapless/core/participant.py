@@ -30,7 +30,7 @@ from gapless.wire.frames import Data, Membership as MembershipFrame, State as St
 from gapless.wire.together import decode_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from random import Random
     from typing import Any
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gapless.core.inbound import Inbound
     from gapless.core.rare import Rarely
     from gapless.identity import Address, Roster, View
+    from gapless.payloads import Payloads
     from gapless.wire.frames import Datagram
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))
@@ -147,7 +148,7 @@ class Participant(Stateful):
             for at in range(0, len(members), MOST_NAMED):
                 context.transmit(acting, Suspect(self.me, members[at : at + MOST_NAMED], True))
 
-    def _check_payloads(self, payloads: Sequence[bytes], *rest: Any) -> None:
+    def _check_payloads(self, payloads: Payloads, *rest: Any) -> None:
         if self.phase in {LEAVING, OVER}:
             raise LocalProtocolError(f"this member is {self.phase}: nothing more is sent")
         super()._check_payloads(payloads, *rest)

@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import GivenUp
+from gapless.payloads import Payloads
 from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ class Batch(NamedTuple):
     messages: Sequence[bytes]
     flags: int
     shares: list[tuple[Waiting, int]]
+    each_bytes: int | None = None
+    """The length of every message, if that is known to be the same."""
 
 
-def costs_bytes(sizes: list[int]) -> Sequence[int]:
-    """Return what the first 0, 1, 2, … messages of these lengths cost in a window."""
-    if sizes and sizes.count(sizes[0]) == len(sizes):
-        step = sizes[0] + LENGTH_BYTES
-        return range(0, step * len(sizes) + 1, step)
-    return list(accumulate([size + LENGTH_BYTES for size in sizes], initial=0))
+def costs_bytes(messages: Payloads) -> Sequence[int]:
+    """Return what the first 0, 1, 2, … of the messages cost in a window."""
+    if messages.alike:
+        step = messages.longest_bytes + LENGTH_BYTES
+        return range(0, step * len(messages) + 1, step)
+    return list(accumulate([size + LENGTH_BYTES for size in messages.sizes], initial=0))
 
 
 class Waiting:
@@ -62,14 +65,13 @@ class Waiting:
         "ticket",
     )
 
-    def __init__(self, ticket: int, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> None:
+    def __init__(self, ticket: int, messages: Payloads, flags: int, deadline_ns: int | None) -> None:
         self.ticket = ticket
-        self.messages = messages
+        self.messages: tuple[bytes, ...] = messages
         self.flags = flags
         self.deadline_ns = deadline_ns
-        lengths = list(map(len, messages))
-        self.longest_bytes = max(lengths, default=0) + LENGTH_BYTES
-        self.costs = costs_bytes(lengths)
+        self.longest_bytes = messages.longest_bytes + LENGTH_BYTES
+        self.costs = costs_bytes(messages)
         self.taken = 0
         self.offset = 0
         self.first = self.last = 0
@@ -124,7 +126,7 @@ class SendQueue:
 
     def put(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> Waiting:
         """Queue ``messages`` behind everything that waits already."""
-        waiting = Waiting(self._tickets.take(), tuple(messages), flags, deadline_ns)  # the caller may change its list
+        waiting = Waiting(self._tickets.take(), Payloads.of(messages), flags, deadline_ns)
         self._waiting.append(waiting)
         return waiting
 
@@ -137,12 +139,12 @@ class SendQueue:
         """The send whose message has gone out in part, if there is one."""
         return self._waiting[0] if self._waiting and self._waiting[0].offset else None
 
-    def slots(self, messages: Sequence[bytes]) -> int:
+    def slots(self, messages: Payloads) -> int:
         """Return how many seqnos ``messages`` take."""
         piece_bytes = self.room_bytes - LENGTH_BYTES
-        if max(map(len, messages), default=0) <= piece_bytes:
+        if messages.longest_bytes <= piece_bytes:
             return len(messages)
-        return sum(max(1, -(-len(message) // piece_bytes)) for message in messages)
+        return sum(max(1, -(-size // piece_bytes)) for size in messages.sizes)
 
     def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> Batch | None:
         """Take the next run's worth from the head: at most ``room`` messages and ``room_bytes`` bytes.
@@ -193,7 +195,11 @@ class SendQueue:
             self._pop_if_done()
             if not head.done:
                 break
-        return Batch(messages, flags, shares) if messages else None
+        if not messages:
+            return None
+        costs = shares[0][0].costs
+        alike = len(shares) == 1 and isinstance(costs, range)
+        return Batch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
 
     def _pop_if_done(self) -> None:
         if self._waiting[0].done:

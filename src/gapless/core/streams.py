@@ -28,13 +28,14 @@ from gapless.run import LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from random import Random
 
     from gapless.config import Config
     from gapless.core.rare import Rarely
     from gapless.core.window import Window
     from gapless.identity import Address, Digest, Marks, View
+    from gapless.payloads import Payloads
     from gapless.run import Run
     from gapless.wire.frames import Progress
 
@@ -217,19 +218,12 @@ class Streams:
     def _inbounds(self) -> list[Inbound]:
         return [*self.inbound.values(), *self.connections.inbounds()]
 
-    def _check_payloads(self, payloads: Sequence[bytes], to: Address | None, mode: Mode) -> None:
+    def _check_payloads(self, payloads: Payloads, to: Address | None, mode: Mode) -> None:
         if self.view is None:
             raise LocalProtocolError("not a member yet: install a view before sending")
         if to is not None and to not in self.view.members:
             raise LocalProtocolError(f"{to} is not a member of view {self.view.id.number}: send to one that is")
-        if not payloads:
-            raise LocalProtocolError("nothing to send: give at least one message")
-        if isinstance(payloads, bytes | bytearray | memoryview | str):
-            raise LocalProtocolError("one message is not a list of messages: put it into a list")
-        if set(map(type, payloads)) != {bytes}:
-            wrong = next(type(payload).__name__ for payload in payloads if type(payload) is not bytes)
-            raise LocalProtocolError(f"a message is {wrong}, not bytes: encode it first")
-        largest_bytes = max(map(len, payloads))
+        largest_bytes = payloads.longest_bytes
         limit_bytes, knob = self.config.max_message_bytes, "max_message_bytes"
         if mode in {Mode.OUT_OF_BAND, Mode.UNRELIABLE}:
             overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES

@@ -35,7 +35,7 @@ def sooner(one_ns: int | None, other_ns: int | None) -> int | None:
     """Return the earlier of two times, either of which may be never."""
     if one_ns is None or other_ns is None:
         return other_ns if one_ns is None else one_ns
-    return one_ns if one_ns < other_ns else other_ns
+    return min(other_ns, one_ns)
 
 
 class Timers:

@@ -46,6 +46,7 @@ from gapless.headers import (
 )
 from gapless.identity import Address
 from gapless.modes import Mode
+from gapless.payloads import Payloads
 from gapless.process import Here
 from gapless.published import Published
 from gapless.run import LENGTH_BYTES
@@ -199,8 +200,6 @@ class Core:
         """Send messages; the result is None if they were not to wait and there was no room."""
         address, mode = self.find(to), Mode.of(mode)
         messages: Sequence[bytes] = as_payloads(payloads)
-        if not messages:
-            raise LocalProtocolError("nothing to send: give at least one message")
         messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
 
@@ -549,12 +548,14 @@ def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[byt
     return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
 
 
-def as_payloads(payloads: Iterable[object]) -> list[bytes]:
-    """Return messages as bytes; where all are, nothing is done for each of them."""
+def as_payloads(payloads: Iterable[object]) -> Payloads:
+    """Return messages as bytes, at least one; where all are, nothing is done for each of them."""
     messages = list(payloads)
-    if set(map(type, messages)) <= {bytes}:
-        return messages  # type: ignore[return-value]
-    return [as_payload(message) for message in messages]
+    if not messages:
+        raise LocalProtocolError("nothing to send: give at least one message")
+    if set(map(type, messages)) == {bytes}:
+        return Payloads.known(messages)  # type: ignore[arg-type]
+    return Payloads.known([as_payload(message) for message in messages])
 
 
 def as_payload(payload: object) -> bytes:

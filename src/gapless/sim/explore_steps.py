@@ -295,7 +295,8 @@ class Position:
         if given == SUBMIT:
             witness = witness.submit()
         elif isinstance(given, int):
-            _, peer, heard, _ = self._frames.said[given]
+            said = self._frames.said[given]
+            peer, heard = said.sender, said.frames
             witness = witness.hear(peer, heard, self._origin, self._bounds.row)
         after = self._look(member)
         if not after.open:

@@ -506,7 +506,7 @@ def _wraps(label: Label, capacity: int) -> bool:
 def _retold(datagram: bytes, *, group_flip: int = 0, node_flip: int = 0, life: int | None = None) -> bytes:
     """Return the datagram as another group's or sender's, with a right checksum; nothing if it does not decode."""
     try:
-        group, sender, frames, addressee = decode(datagram)
+        group, sender, frames, addressee, _ = decode(datagram)
     except RemoteProtocolError:
         return b""
     incarnation = sender.incarnation if life is None else life

@@ -21,6 +21,7 @@ from weakref import WeakSet, finalize
 from gapless.config import KNOBS, Config
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.modes import Mode
+from gapless.payloads import Payloads
 from gapless.process import Here
 from gapless.transport.driver import Driver
 from gapless.transport.outbox import Outbox
@@ -166,17 +167,17 @@ class Handle:
 
         What is wrong with them raises here. Nobody is told when they have been delivered.
         """
-        self._check_payloads(payloads)
+        payloads = self._checked(payloads)
         return self._driver.send(self._seat, payloads, to, mode, loopback)
 
-    def _check_payloads(self, payloads: Sequence[bytes]) -> None:
+    def _checked(self, payloads: Sequence[bytes]) -> Payloads:
         self._check()
         if self._leaving:
             raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
-        if not payloads or set(map(type, payloads)) != {bytes}:
-            raise LocalProtocolError("expected a list of messages, at least one, each of them bytes")
-        if max(map(len, payloads)) > self.config.max_message_bytes:
+        checked = Payloads.of(payloads)
+        if checked.longest_bytes > self.config.max_message_bytes:
             raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")
+        return checked
 
     def _put(
         self,
@@ -188,12 +189,11 @@ class Handle:
         timeout_ns: int | None = None,
         loopback: bool | None = None,
     ) -> Sent:
-        payloads = tuple(payloads)
-        self._check_payloads(payloads)
+        checked = self._checked(payloads)
         if timeout_ns is not None and timeout_ns < 0:
             raise LocalProtocolError(f"a timeout of {timeout_ns} ns is over before it begins: use wait=False")
         deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
-        sent = Sent(payloads, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback)
+        sent = Sent(checked, to, Mode.of(mode), wait=wait, deadline_ns=deadline_ns, loopback=loopback)
         self._seat.sends.put(sent)
         return sent
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gapless.core.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 from gapless.errors import LocalProtocolError
 from gapless.modes import Mode
+from gapless.payloads import Payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
 
     def __init__(
         self,
-        payloads: tuple[bytes, ...],
+        payloads: Payloads,
         to: Address | None = None,
         mode: Mode = Mode.ORDERED,
         *,
@@ -52,7 +53,7 @@ class Sent(Future[Accepted | Refused | GivenUp]):
         self.waits = wait
         self.deadline_ns = deadline_ns
         self.loopback = loopback
-        self.size_bytes = sum(map(len, payloads))
+        self.size_bytes = payloads.size_bytes
         self.ticket = 0
         acknowledged = mode in {Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND}
         self.delivered: Future[Acknowledged | Unacknowledged] | None = Future() if acknowledged else None
@@ -135,7 +136,7 @@ class Sends:
     def _gather(self, together: list[Sent], member: Participant) -> int | None:
         """Take the small sends that follow, and return how many; None, and take none, if all of them have no room."""
         chosen = self._following(together[0].size_bytes)
-        payloads = [payload for sent in (*together, *chosen) for payload in sent.payloads]
+        payloads = Payloads.known([payload for sent in (*together, *chosen) for payload in sent.payloads])
         if not member.outbound.has_room(payloads):
             return None
         for _ in chosen:
@@ -157,9 +158,9 @@ class Sends:
     def _give(self, together: list[Sent], member: Participant, now_ns: int) -> Ready | None:
         """Let the machine send; a mistake of the caller is told to it."""
         head = together[0]
-        payloads: tuple[bytes, ...] | list[bytes] = head.payloads
+        payloads = head.payloads
         if len(together) > 1:
-            payloads = [payload for sent in together for payload in sent.payloads]
+            payloads = Payloads.known([payload for sent in together for payload in sent.payloads])
         timeout_ns = None if head.deadline_ns is None else max(0, head.deadline_ns - now_ns)
         try:
             ready = member.send(
