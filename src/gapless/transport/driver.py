@@ -9,7 +9,7 @@ Who leads: one thread at a time waits at the sockets and works through what come
 waits for something leads by itself until it has that, so nothing changes hands on the way to it. While none does, the
 protocol thread leads. It stands back when everybody who waited has been served, for they may come again soon, and
 leads again if nobody has for ``STAND_BACK_S``, or at once if another still waits for something, unless the one that led
-has always come back soon.
+comes back soon, by all experience.
 
 On sending: a thread that waits for the answer anyway takes its turn at once, if nobody is in one; whoever is looks
 again when it is done.
@@ -45,8 +45,8 @@ STAND_BACK_S = 0.002
 MAY_LEAD = os.name == "posix"
 """Whether a thread that waits at the sockets can be interrupted by Ctrl-C."""
 
-_SOON_NS = 200_000
-"""Who led again within this time will do so again: nobody is woken to lead in between."""
+_SOON_NS = 500_000
+"""A thread that led twice, with no more than this in between, will do so again: nobody is woken to lead meanwhile."""
 _AWAKE_NS = -1
 _ROUNDS = 2
 """So many times a thread looks again for what others want before it leaves that to whoever leads."""
@@ -95,7 +95,7 @@ class Driver:
         # Waiting at the sockets
         self._lead = threading.Lock()
         self._times_led = 0
-        self._led_ns = 0
+        self._led_by = self._led_ns = 0
         self._back_soon = False
         self._following: list[Callable[[], bool]] = []
         self._served = False
@@ -244,7 +244,8 @@ class Driver:
             return False
         self._times_led += 1
         led = self._times_led
-        self._back_soon = time.monotonic_ns() - self._led_ns < _SOON_NS
+        again, self._led_by = self._led_by == threading.get_ident(), threading.get_ident()
+        self._back_soon = again and time.monotonic_ns() - self._led_ns < _SOON_NS
         try:
             while not done():
                 self._once(until_ns, shield)
@@ -268,6 +269,7 @@ class Driver:
     def _hand_on(self) -> None:
         """Let the protocol thread look whether it has to lead, now that this thread does not."""
         self._led_ns = time.monotonic_ns()
+        self._attend()
         self._takes_over = len(self._seats) > 1 or self._somebody_waits
         if (self._takes_over and not self._back_soon) or self._sleeps_deep or self._wanting:
             self._call_back()
