@@ -38,11 +38,12 @@ IMPURE = frozenset(
 )
 """What the pure part must not import: it is given time, randomness and bytes, and owns none."""
 
-_BASE = frozenset({"errors", "identity", "modes", "profiles", "run"})
+_BASE = frozenset({"errors", "identity", "modes", "payloads", "profiles", "run"})
 LAYERS = {
     "errors": _BASE,
     "identity": _BASE,
     "modes": _BASE,
+    "payloads": _BASE,
     "profiles": _BASE,
     "run": _BASE,
     "wire": _BASE | {"wire"},

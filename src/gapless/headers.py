@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ REQUEST, ANSWER, FAILED, PLAIN, LOOK, HEADED = range(6)
 """What is behind the mark: a request, its answer, the reason why there is none, a message of the application, the
 question how the member stands, or a message with headers."""
 
+_END_OF_MARK = itemgetter(len(MARK) - 1)
 _HEAD = Struct("<4sBQ")
 _VALUE = Struct("<I")
 WRAP_BYTES = _HEAD.size
@@ -63,7 +65,15 @@ def wrap_plain(payload: bytes) -> bytes:
 
 
 def wrap_all(messages: Sequence[bytes]) -> Sequence[bytes]:
-    """Return messages of the application in a form that cannot be mistaken; nearly always these same ones."""
+    """Return messages of the application in a form that cannot be mistaken; nearly always these same ones.
+
+    To look at one byte of each takes a third of the time that it takes to compare the mark.
+    """
+    try:
+        if MARK[-1] not in set(map(_END_OF_MARK, messages)):
+            return messages
+    except IndexError:
+        pass  # one is shorter than the mark
     if any(map(bytes.startswith, messages, repeat(MARK))):
         return [wrap_plain(message) for message in messages]
     return messages
