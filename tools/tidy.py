@@ -38,14 +38,14 @@ IMPURE = frozenset(
 )
 """What the pure part must not import: it is given time, randomness and bytes, and owns none."""
 
-_BASE = frozenset({"errors", "identity", "modes", "payloads", "profiles", "run"})
+_BASE = frozenset({"errors", "identity", "modes", "profiles", "run", "sendable"})
 LAYERS = {
     "errors": _BASE,
     "identity": _BASE,
     "modes": _BASE,
-    "payloads": _BASE,
     "profiles": _BASE,
     "run": _BASE,
+    "sendable": _BASE,
     "wire": _BASE | {"wire"},
     "core": _BASE | {"config", "core", "units", "wire"},
 }

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from gapless.core import timers
 from gapless.core.ready import Accepted, GivenUp, Refused
 from gapless.core.sending import Batch, SendQueue
-from gapless.payloads import Payloads
 from gapless.run import BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE
+from gapless.sendable import Payloads
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Ack
 from tests.core.driver import MS, SECOND, A, B, Group

@@ -9,8 +9,8 @@ import pytest
 from gapless.config import Config
 from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
 from gapless.identity import Address, View
-from gapless.payloads import Payloads
 from gapless.run import Run
+from gapless.sendable import Payloads
 from gapless.transport import Memory, MemoryNetwork, Sent, pump
 from gapless.transport.handle import fitted
 from gapless.transport.outbox import Outbox

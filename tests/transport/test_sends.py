@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gapless.payloads import Payloads
+from gapless.sendable import Payloads
 from gapless.transport.sends import Sends, Sent
 
 

@@ -30,8 +30,8 @@ from gapless.core.streams import ACTIVE_NS, Streams
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, Marks
 from gapless.modes import Mode
-from gapless.payloads import Payloads
 from gapless.run import ACKED, NOT_BACK
+from gapless.sendable import Payloads
 from gapless.wire.codec import decode
 from gapless.wire.frames import (
     CONNECTION,

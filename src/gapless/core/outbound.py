@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from gapless.core.sending import Batch, Tickets, Waiting
     from gapless.core.stability import Stability
     from gapless.identity import Address
-    from gapless.payloads import Payloads
     from gapless.profiles import Profile
+    from gapless.sendable import Payloads
     from gapless.wire.frames import Range
 
 _LEAST_SHARE_BYTES = 16_384

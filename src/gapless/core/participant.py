@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gapless.core.inbound import Inbound
     from gapless.core.rare import Rarely
     from gapless.identity import Address, Roster, View
-    from gapless.payloads import Payloads
+    from gapless.sendable import Payloads
     from gapless.wire.frames import Datagram
 
 _MEMBERSHIP = frozenset(get_args(MembershipFrame))

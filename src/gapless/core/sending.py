@@ -17,8 +17,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.core.ready import GivenUp
-from gapless.payloads import Payloads
 from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
+from gapless.sendable import Payloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gapless.core.rare import Rarely
     from gapless.core.window import Window
     from gapless.identity import Address, Digest, Marks, View
-    from gapless.payloads import Payloads
     from gapless.run import Run
+    from gapless.sendable import Payloads
     from gapless.wire.frames import Progress
 
 _ACKS_PER_SHARE = 4

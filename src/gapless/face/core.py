@@ -46,10 +46,10 @@ from gapless.headers import (
 )
 from gapless.identity import Address
 from gapless.modes import Mode
-from gapless.payloads import Payloads
 from gapless.process import Here
 from gapless.published import Published
 from gapless.run import LENGTH_BYTES
+from gapless.sendable import Payloads
 from gapless.transport.base import log
 from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES

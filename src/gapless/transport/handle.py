@@ -21,8 +21,8 @@ from weakref import WeakSet, finalize
 from gapless.config import KNOBS, Config
 from gapless.errors import ClosedError, GaplessError, LocalProtocolError
 from gapless.modes import Mode
-from gapless.payloads import Payloads
 from gapless.process import Here
+from gapless.sendable import Payloads
 from gapless.transport.driver import Driver
 from gapless.transport.outbox import Outbox
 from gapless.transport.seat import Call, Seat

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gapless.core.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
 from gapless.errors import LocalProtocolError
 from gapless.modes import Mode
-from gapless.payloads import Payloads
+from gapless.sendable import Payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
