@@ -177,6 +177,7 @@ def test_a_new_member_has_the_state_and_every_message_after_it(form: str) -> Non
             await old.begun.wait()
             # One that hears nothing in time founds a group of its own, without a state, however busy the machine is.
             async with gapless.join("tests", state=hooks, **options(ports, found_after="20s")) as two:
+                joined.set()
                 assert new.counts, "the state is there when the join is done"
                 await asyncio.gather(sending, keep(two, new), keeping)
                 assert old.counts == new.counts == {**{str(number): 1 for number in range(400)}, "end": 1}
@@ -184,9 +185,10 @@ def test_a_new_member_has_the_state_and_every_message_after_it(form: str) -> Non
     async def send(group: gapless.Group) -> None:
         for number in range(400):
             await group.send(b"%d" % number)
-        await group.wait_for_members(2)
+        await joined.wait()  # who reads no more gives no state
         await group.send(b"end")
 
+    joined = asyncio.Event()
     run(story())
 
 

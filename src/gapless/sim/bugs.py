@@ -258,7 +258,7 @@ FIRST = (
         "checksum ignored",
         "a damaged datagram is believed",
         "gapless.core.member:decode",
-        "    if crc32(memoryview(datagram)[_PREAMBLE.size :], flags) != checksum:\n",
+        "    if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:\n",
         "    if False:\n",
     ),
     Mutant(

@@ -288,7 +288,7 @@ class Driver:
         patience_s = None if due_ns == NEVER_NS else max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S)
         if shield is not None:
             shield.lower()
-        found = self._selector.select(0.0 if self._wanting else patience_s)
+        found = self._selector.select(0.0 if self._wanting or self._new or self._ended else patience_s)
         if shield is not None:
             shield.close()
         self._sleeps_until_ns = _AWAKE_NS
