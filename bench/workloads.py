@@ -161,8 +161,7 @@ class Course:
                 if not any(outcomes[case, name].missing for case in cases if name in case.contenders):
                     self._start(cases, contenders[name], groups, failed)
             for case in cases:
-                if self.network:
-                    self.network.set_loss(case.loss)
+                self._lose(case.loss)
                 for _ in range(self.rounds):
                     for name in case.contenders:
                         if name in groups:
@@ -170,8 +169,7 @@ class Course:
         finally:
             for group in groups.values():
                 group.close()
-            if self.network:
-                self.network.set_loss(0)
+            self._lose(0)
         for (_, name), outcome in outcomes.items():
             if not outcome.rounds and not outcome.missing:
                 outcome.failed = failed.get(name, "")
@@ -209,10 +207,17 @@ class Course:
             if case.how == "rtt":
                 outcome.rounds.append(trips(group, case.size_bytes, self.seconds))
             else:
-                outcome.rounds.append(flow(group, case.size_bytes, self.seconds))
+                outcome.rounds.append(flow(group, case.size_bytes, self.seconds, lambda: self._lose(0)))
         except FailedError as error:
             failed[outcome.contender] = outcome.failed = str(error)
             groups.pop(outcome.contender).close()
+        finally:
+            self._lose(case.loss)
+
+    def _lose(self, share: float) -> None:
+        """Let the network lose so much from now on: what is still on its way after a round need not wait for minutes."""
+        if self.network:
+            self.network.set_loss(share)
 
     # Groups of one round
 
@@ -244,14 +249,15 @@ def work(group: Group, size_bytes: int, seconds: float) -> None:
     group.end_round()
 
 
-def flow(group: Group, size_bytes: int, seconds: float) -> Round:
-    """Let all senders send as fast as they can; measure between two marks."""
+def flow(group: Group, size_bytes: int, seconds: float, measured: Callable[[], None] = lambda: None) -> Round:
+    """Let all senders send as fast as they can; measure between two marks, and call ``measured``."""
     group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
     group.tell("go")
     time.sleep(SETTLE_S)
     first = group.mark()
     time.sleep(seconds)
     second = group.mark()
+    measured()
     checks = group.end_round()
     shape = group.shape
     receivers = range(shape.members) if shape.senders > 1 else range(1, shape.members)
