@@ -215,7 +215,7 @@ class Course:
             self._lose(case.loss)
 
     def _lose(self, share: float) -> None:
-        """Let the network lose so much from now on: what is still on its way after a round need not wait for minutes."""
+        """Let the network lose so much from now on; nothing after a round, so that the rest comes soon."""
         if self.network:
             self.network.set_loss(share)
 
