@@ -1,4 +1,7 @@
+import copy
+import pickle
 import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -6,7 +9,18 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
-from gapless.run import BEGIN, LENGTH_BYTES, MAX_PART_BYTES, NOT_BACK, PIECE, Run, length_table, total_bytes
+from gapless.run import (
+    BEGIN,
+    LENGTH_BYTES,
+    MAX_PART_BYTES,
+    NOT_BACK,
+    PIECE,
+    Run,
+    RunWithin,
+    length_table,
+    total_bytes,
+)
+from gapless.wire import Data, decode, encode
 
 ORIGIN = Address(1, 1)
 MESSAGES = [b"a", b"", b"ccc", b"dd"]
@@ -167,3 +181,41 @@ def test_runs_compare_by_all_they_say() -> None:
 
 def test_a_run_prints_what_a_person_needs() -> None:
     assert repr(run_of(b"ab", b"c")) == "Run(1.1 5..6, 3 bytes, flags=8)"
+
+
+def within(*messages: bytes) -> Run:
+    """A large run, as it comes out of a datagram."""
+    made = Run.of(ORIGIN, 5, messages, NOT_BACK, view=3, sent_ns=99)
+    (frame,) = decode(encode(1, ORIGIN, [Data(made)])).frames
+    assert isinstance(frame, Data)
+    assert isinstance(frame.run, RunWithin)
+    return frame.run
+
+
+def test_a_large_run_is_what_a_plain_one_is() -> None:
+    messages = [bytes((at,)) * (100 + at) for at in range(60)]
+    plain = Run.of(ORIGIN, 5, messages, NOT_BACK, view=3, sent_ns=99)
+    for touch in (bool, lambda run: run.payload):
+        run = within(*messages)
+        touch(run)
+        assert bytes(run.buffer) == plain.payload
+        assert run.messages() == messages
+        assert run.part(9, 20) == plain.part(9, 20)
+        assert run.parts([(5, 6), (60, 64)]) == plain.parts([(5, 6), (60, 64)])
+        assert run.framed(1000) == plain.framed(1000)
+        assert (run.size_bytes, run.fitting(1000)) == (plain.size_bytes, plain.fitting(1000))
+        assert run == plain == run
+        assert hash(run) == hash(plain)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
+def test_a_large_run_can_be_handed_to_another_process(again: Callable[[Run], Run]) -> None:
+    run = within(*[b"x" * 100] * 60)
+    assert again(run) == run
+
+
+def test_a_large_run_lets_its_datagram_go_when_it_is_copied_out() -> None:
+    run = within(*[b"x" * 100] * 60)
+    assert len(run.buffer.obj) > 6000  # type: ignore[arg-type]
+    assert len(run.payload) == len(run.buffer.obj) == 6000  # type: ignore[arg-type]
+    assert run.payload is run.payload

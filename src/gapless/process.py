@@ -14,10 +14,11 @@ class Here:
     now: Here
 
 
-def _forked() -> None:
+def forked() -> None:
+    """Note that this is another process now; what lets go of the parent's things calls it first."""
     Here.now = Here()
 
 
-_forked()
+forked()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=forked)

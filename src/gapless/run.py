@@ -235,7 +235,7 @@ class RunWithin(Run):
     Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them.
     """
 
-    __slots__ = ("_at", "_datagram", "_payload")
+    __slots__ = ("_where",)
 
     def __init__(
         self, origin: Address, first: int, lengths: bytes, datagram: bytes, at: int, flags: int, view: int, sent_ns: int
@@ -250,25 +250,31 @@ class RunWithin(Run):
         self.count = len(lengths) // LENGTH_BYTES
         self.last = first + self.count - 1
         self.size_bytes = len(datagram) - at + len(lengths)
-        self._datagram = datagram
-        self._at = at
-        self._payload: bytes | None = None
+        self._where = datagram, at
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
-        """The messages end to end."""
-        if self._payload is None:
-            self._payload = self._datagram[self._at :]
-        return self._payload
+        """The messages end to end; once somebody has wanted them so, the datagram is let go."""
+        data, at = self._where
+        if at:
+            data = data[at:]
+            self._where = data, 0  # at once, as several threads may look
+        return data
 
     @property
     def buffer(self) -> memoryview:
         """The messages end to end, not copied."""
-        return memoryview(self._datagram)[self._at :]
+        data, at = self._where
+        return memoryview(data)[at:]
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        return self._messages_in(self._datagram, self._at)
+        return self._messages_in(*self._where)
 
     def _bytes(self, start: int, end: int) -> bytes:
-        return self._datagram[self._at + start : self._at + end]
+        data, at = self._where
+        return data[at + start : at + end]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Become a plain run elsewhere."""
+        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from gapless.identity import Address, Place, View
 from gapless.locator import Locator
 from gapless.run import Run
 from gapless.transport import TcpMesh, tcp, tcp_streams
+from gapless.transport.driver import Driver
 from gapless.transport.tcp_link import CONFIRM, START, Hello, numbered
 from gapless.wire import encode
 from gapless.wire.frames import Leave, Unreliable
@@ -250,8 +252,13 @@ def test_idle_streams_stay(net: Net) -> None:
     assert link(a, b).streams == 1
 
 
-def test_a_forked_child_lets_go_without_a_word(net: Net) -> None:
+@pytest.mark.parametrize("closer", ["the program", "the driver"])
+def test_a_forked_child_lets_go_without_a_word(net: Net, monkeypatch: pytest.MonkeyPatch, closer: str) -> None:
     a, b = net.open(), net.open()
+    driver = Driver()
+    if closer == "the driver":  # as soon as there is a child
+        driver._seats = [SimpleNamespace(transport=one, trace=None) for one in (a, b)]  # type: ignore[misc]
+        monkeypatch.setattr(Driver, "_shared", driver)
     net.meet(a, b)
     a.send([Transmit(None, b"before")])
     net.until(lambda: net.got[b])
@@ -259,10 +266,13 @@ def test_a_forked_child_lets_go_without_a_word(net: Net) -> None:
     link(a, b).put(b"not written yet")
     child = os.fork()
     if not child:
-        a.close()
-        b.close()
+        if closer == "the program":
+            a.close()
+            b.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+    for one in (driver._selector, driver._bell, driver._rope):
+        one.close()
     a.send([Transmit(None, b"after")])
     net.settle()
     assert net.got[b] == [b"before", b"not written yet", b"after"]

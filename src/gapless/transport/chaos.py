@@ -33,6 +33,9 @@ _SENDER = Struct("<16xQQ")
 class Chaos:
     """``transport`` with ``faults`` in front of what comes in, for ``duration_ns`` if that is given.
 
+    Faults that damage are noticed only if the other members send everything with a checksum: give each of them a Chaos
+    of its own, or ``checksum = "all"``.
+
     The member is called ``name`` in the crossings, and a sender what ``call`` makes of its node: a, b, c for 1, 2, 3.
     """
 

@@ -29,6 +29,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gapless.errors import LocalProtocolError
+from gapless.process import forked
 from gapless.transport.seat import NEVER_NS
 from gapless.transport.shield import Shield, is_needed
 from gapless.units import NS_PER_S
@@ -269,8 +270,8 @@ class Driver:
     def _hand_on(self) -> None:
         """Let the protocol thread look whether it has to lead, now that this thread does not."""
         self._led_ns = time.monotonic_ns()
-        self._attend()
         self._takes_over = len(self._seats) > 1 or self._somebody_waits
+        self._attend()
         if (self._takes_over and not self._back_soon) or self._sleeps_deep or self._wanting:
             self._call_back()
 
@@ -425,6 +426,7 @@ class Driver:
     @classmethod
     def _forked(cls) -> None:
         """Let the child go of what belongs to its parent, without a word to the network."""
+        forked()  # or a transport that is closed would believe to be at home, and say its last words
         driver, cls._shared, cls._sharing = cls._shared, None, threading.Lock()
         if driver is not None:
             for seat in [*driver._seats, *driver._new]:
