@@ -4,7 +4,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import PayloadError
-from gapless.headers import ANSWER, HEADED, LOOK, MARK, PLAIN, REQUEST, WRAP_BYTES, join, may_have, split, wrap
+from gapless.headers import (
+    ANSWER,
+    HEADED,
+    LOOK,
+    MARK,
+    PLAIN,
+    REQUEST,
+    WRAP_BYTES,
+    join,
+    may_have,
+    split,
+    wrap,
+    wrap_all,
+)
 from gapless.identity import Address
 from gapless.run import Run
 
@@ -85,3 +98,11 @@ def test_a_wrapped_message_is_found_among_others_as_long_as_it(at: int) -> None:
 def test_headers_that_cannot_be_sent(headers: object, words: str) -> None:
     with pytest.raises(PayloadError, match=words):
         join(b"", headers)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.binary(max_size=8) | st.binary(max_size=8).map(lambda rest: MARK + rest), min_size=1))
+def test_messages_are_wrapped_where_they_could_be_mistaken_and_nowhere_else(messages: list[bytes]) -> None:
+    found = wrap_all(messages)
+    assert [split(message) for message in found] == [({}, message) for message in messages]
+    same = [before == after for before, after in zip(messages, found, strict=True)]
+    assert same == [not message.startswith(MARK) for message in messages]

@@ -357,3 +357,22 @@ def test_a_group_that_is_not_open_says_so() -> None:
         assert await opened.receive(1) is None
 
     run(story())
+
+
+def test_a_thread_that_comes_back_for_batches_is_done_with_those_before() -> None:
+    """Or the senders would wait for room for ever."""
+    with threads(2, max_unconsumed=8) as (one, two):
+        found: list[bytes] = []
+
+        def take() -> None:
+            for batch in two.batches():
+                assert bytes(batch.buffer) == batch.payload
+                found.extend(batch)
+                if len(found) == 100:
+                    return
+
+        reader = threading.Thread(target=take, daemon=True)
+        reader.start()
+        one.send_many([b"%d" % number for number in range(100)], two.me, timeout=20)
+        reader.join(20)
+        assert found == [b"%d" % number for number in range(100)]

@@ -208,7 +208,7 @@ def encode_parts(
     start = crc32(who, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
     (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
-    lengths, payload = run.lengths, memoryview(run.payload)
+    lengths, payload = run.lengths, run.buffer
     fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
     found = []
     for head, tail, begin, end in run.cuts(room_bytes):
