@@ -95,6 +95,7 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
     "S11 there is none": ("loss", replace(is_a("NAK_OUT"), seqno_last=lambda row: row.seqno_last + 999), {"S11"}),
     "S11 astray": ("loss", replace(is_a("NAK_OUT", origin="a"), peer="c"), {"S11"}),
     "S11 too soon": ("loss", insert(is_a("NAK_OUT")), {"S11"}),
+    "S11 too soon, and told late": ("loss", insert(is_a("NAK_OUT"), t_ns=lambda row: row.t_ns + LATE_NS), {"S11"}),
     "S12 delivered before": ("loss", insert(of("b", "a", "STORE"), -1, seqno=1, seqno_last=1, k=1), {"S12"}),
     "S12 out of reach": (
         "loss",
@@ -129,6 +130,22 @@ PLANTED: dict[str, tuple[str, Change, set[str]]] = {
 }
 
 
+BASES = ("loss", "aside", "stable")
+
+
+def naks_written_late(rows: list[Row]) -> list[Row]:
+    """Let whoever asks twice write down the first time just before the second: it was kept from running."""
+    asked = [row for row in rows if row.event == "NAK_OUT"]
+    again = next(row for at, row in enumerate(asked) for one in asked[:at] if _same_nak(one, row))
+    late = [row._replace(t_ns=again.t_ns) if row.event == "NAK_OUT" and _same_nak(row, again) else row for row in rows]
+    assert late != rows
+    return late
+
+
+def _same_nak(one: Row, other: Row) -> bool:
+    return (one.member, one.origin, one.seqno) == (other.member, other.origin, other.seqno)
+
+
 SWARM = 30
 """So many drawn groups of all profiles are verified too; more are in docs/verify.md."""
 FIRST_GOOD = 1000
@@ -150,7 +167,8 @@ def verdict(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ve
     """Return what is found in one trace with all that can be wrong, each in a simulated group of its own."""
     folder = tmp_path_factory.mktemp("planted")
     runs = {seed: (base, change) for seed, (base, change, _) in enumerate(PLANTED.values(), 1)}
-    write(folder, {**runs, **{100 + at: (base, list) for at, base in enumerate(("loss", "aside", "stable"))}})
+    good_ones: dict[int, tuple[str, Change]] = {100 + at: (base, list) for at, base in enumerate(BASES)}
+    write(folder, {**runs, **good_ones, 100 + len(BASES): ("loss", naks_written_late)})
     record_swarm(folder)
     return verify(Trace.read(spark, folder))
 
@@ -167,7 +185,7 @@ def test_each_bad_trace_is_found_by_its_check_and_good_ones_by_none(verdict: Ver
 def test_what_is_found_is_told_with_the_rows_around(verdict: Verdict) -> None:
     assert not verdict.ok
     assert verdict.simulated
-    assert verdict.seeds == len(PLANTED) + 3 + SWARM
+    assert verdict.seeds == len(PLANTED) + len(BASES) + 1 + SWARM
     assert verdict.incomplete == []
     assert [one.state for one in verdict.checks] == ["violated"] * len(CHECKS)
     said = verdict.as_dict()

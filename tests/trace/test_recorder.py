@@ -101,6 +101,21 @@ def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(tmp
     transport.close()
 
 
+def test_a_nak_bears_the_time_that_the_machine_was_told_however_late_it_is_written(tmp_path: Path) -> None:
+    found = command(["bench", "--members", "2", "--size", "100", "--seconds", "0.3", "--loss", "0.1", "--json",
+                     "--trace", str(tmp_path)])  # fmt: skip
+    assert found == 0
+    naks = [row for row in read(tmp_path) if row.event == "NAK_OUT"]
+    assert naks
+    assert all(0 <= row.t_ns - row.sent_ns < 60e9 for row in naks)
+    made = recorder(tmp_path / "late")
+    made.answer(Ready(trace=[Step("NAK_OUT", OTHER, 1, 3, peer=OTHER, sent_ns=5)]))
+    made.flush(())
+    made.forget()
+    (row,) = [row for row in read(tmp_path / "late") if row.event == "NAK_OUT"]
+    assert row.sent_ns == 5 < row.t_ns
+
+
 def test_a_torn_journal_keeps_every_whole_row(tmp_path: Path) -> None:
     made = recorder(tmp_path / "whole")
     made.answer(Ready(deliveries=[delivered(OTHER, 1, [b"a", b"bc"])], trace=[Step("TIMER", ME, reason="gap")]))

@@ -65,3 +65,12 @@ def test_every_profile_counts_and_hashes_alike(profile: str) -> None:
         assert {key: {starts[key]} for key in told} == told
         if profile == "nakack4":
             assert check(rows) == []
+
+
+def test_all_times_are_on_the_true_clock() -> None:
+    for seed in (1006, 1008):  # lives whose own clocks show other times
+        rows = simulate(seed, messages=6, trace=True).trace or []
+        naks = [row for row in rows if row.event == "NAK_OUT"]
+        sends = [row for row in rows if row.event == "SEND"]
+        assert naks
+        assert [row.sent_ns for row in naks + sends] == [row.t_ns for row in naks + sends]

@@ -134,6 +134,7 @@ class Context:
         epoch: int = 0,
         to: Address | None = None,
         run: Run | None = None,
+        sent_ns: int = 0,
     ) -> None:
         """Write a row of the trace, if tracing is on; of what comes all the time only some, if it is sampled."""
         tracing = self.tracing
@@ -147,7 +148,7 @@ class Context:
                 return
         size_bytes = 0 if run is None else run.size_bytes
         values = event, origin, first, last, peer, message_count, size_bytes, low, delivered, high, reason, epoch, to
-        self._ready.trace.append(_make(Step, (*values, run)))
+        self._ready.trace.append(_make(Step, (*values, run, sent_ns)))
 
     def _has_passed(self, key: object, mark: int) -> bool:
         """Return whether a mark has passed a multiple since the last time that this was so."""

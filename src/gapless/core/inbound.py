@@ -372,7 +372,7 @@ class Inbound:
             part = tuple(wanted[at : at + per_frame])
             context.transmit(to, Nak(self.origin, part, self.epoch))
         for first, last in wanted:
-            context.step("NAK_OUT", self.origin, first, last, peer=to, epoch=self.epoch)
+            context.step("NAK_OUT", self.origin, first, last, peer=to, epoch=self.epoch, sent_ns=context.sent_ns)
         context.count("naks.seqnos", ranges.count(wanted))
 
     def _watch_stall(self, context: Context) -> None:

@@ -265,7 +265,8 @@ Event = (
 class Step(NamedTuple):
     """One row of the trace: what the machine did, in the words of docs/invariants.md.
 
-    ``to`` is whom an own connection goes to; ``run`` is what was sent, by reference.
+    ``to`` is whom an own connection goes to; ``run`` is what was sent, by reference; ``sent_ns`` is the time of day as
+    far as the machine was told, where its pace is looked at: a row may be written down later.
     """
 
     event: str
@@ -282,6 +283,7 @@ class Step(NamedTuple):
     epoch: int = 0
     to: Address | None = None
     run: Run | None = None
+    sent_ns: int = 0
 
 
 @dataclass(slots=True)

@@ -79,8 +79,10 @@ class Tracer:
         self._counts[name] = idx + 1
         row = Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
         if row.sent_ns and self.clocks:
-            # A run says what its origin's own clock showed; times of a simulated trace are all on the true one.
-            clock = self.clocks.get(row.origin.rstrip("'"))
+            # A run says what its origin's own clock showed, a nak what its asker's did; times of a simulated trace are
+            # all on the true one.
+            whose = name if row.event == "NAK_OUT" else row.origin
+            clock = self.clocks.get(whose.rstrip("'"))
             row = row if clock is None else row._replace(sent_ns=clock.true_ns(row.sent_ns))
         self.rows.append(row)
 

@@ -75,7 +75,11 @@ COLUMNS: dict[str, Column] = {
     "size_bytes": Column("int64", "bytes of the messages, or of the datagrams"),
     "hash": Column("int64", "SEND, REPAIR, DELIVER: crc32 of the messages hash_first .. seqno_last"),
     "hash_first": Column("int64", "message at which the hash begins; 0: there is none"),
-    "sent_ns": Column("int64", "SEND, REPAIR, DELIVER: time of day at which the origin sent the last message"),
+    "sent_ns": Column(
+        "int64",
+        "SEND, REPAIR, DELIVER: time of day at which the origin sent the last message. NAK_OUT: at which it was asked, "
+        "by the clock that the machine was told; t_ns is when that was written down",
+    ),
     "low": Column("int64", "STATE and TAIL: mark"),
     "delivered": Column("int64", "STATE: mark"),
     "high": Column("int64", "STATE and TAIL: mark; BEGIN: reach of the windows"),

@@ -196,8 +196,8 @@ class Scribe:
     # What the machine says
 
     def _step(self, step: Step, rows: list[Values]) -> None:
-        event, origin, first, last, peer, count, size_bytes, low, delivered, high, reason, epoch, to, run = step
-        part, k, crc, hash_first, sent_ns = 0, count, 0, 0, 0
+        event, origin, first, last, peer, k, size_bytes, low, delivered, high, reason, epoch, to, run, sent_ns = step
+        part = crc = hash_first = 0
         if run is not None:
             sent_ns = run.sent_ns
             if event == "SEND":

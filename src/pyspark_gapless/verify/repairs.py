@@ -43,6 +43,7 @@ def repairs_are_asked_for(trace: Trace) -> DataFrame:
 def naks_are_paced(trace: Trace) -> DataFrame:
     """S11, the pace: a message is asked for again only after ``min_retry``, and never while it is stored.
 
+    By the clock that the machine was told: a process may be kept from writing down what it has decided.
     Compared within one view, for when a member comes back its stream begins anew. How long a gap must have been there
     before it is asked for is left to the simulator.
     """
@@ -50,10 +51,12 @@ def naks_are_paced(trace: Trace) -> DataFrame:
         knob("min_retry_ns")
     )
     pace = trace.lives.where("own").select("seed", F.col("life").alias("member"), retry.alias("retry_ns"))
-    named = each_seqno(trace.of("NAK_OUT").where("to = 0"), "idx", "t_ns", "view", "seqno", "seqno_last")
+    told_ns = F.when(F.col("sent_ns") > 0, F.col("sent_ns")).otherwise(F.col("t_ns"))  # older traces do not say it
+    naks = trace.of("NAK_OUT").where("to = 0").withColumn("asked_ns", told_ns)
+    named = each_seqno(naks, "idx", "t_ns", "asked_ns", "view", "seqno", "seqno_last")
     order = Window.partitionBy(*AT, "number").orderBy("idx")
-    before = F.lag(F.struct("t_ns", "view")).over(order)
-    named = named.withColumn("before", before).withColumn("pause_ns", F.col("t_ns") - F.col("before.t_ns"))
+    before = F.lag(F.struct("asked_ns", "view")).over(order)
+    named = named.withColumn("before", before).withColumn("pause_ns", F.col("asked_ns") - F.col("before.asked_ns"))
     hasty = named.where("view = before.view").join(F.broadcast(pace), ["seed", "member"])
     hasty = hasty.where(F.col("pause_ns") * 100 < F.col("retry_ns") * SLOWEST_PERCENT)
     hasty = hasty.dropDuplicates(["seed", "member", "idx"])
