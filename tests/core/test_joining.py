@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from gapless.core import coordinator, membership, rosters
-from gapless.core.ready import Left, Located, Started, ViewInstalled
+from gapless.core.ready import Acknowledged, Left, Located, Lost, Started, ViewInstalled
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address, Place, ViewId
 from gapless.wire import encode
-from gapless.wire.frames import Alive, Beacon, Data, Join, NewView
+from gapless.wire.frames import Alive, Beacon, Data, Frame, Join, NewView
 from tests.core.gathering import GROUP, MS, Gathering, S
 from tests.core.gatherings import (
     FAST,
@@ -161,6 +161,78 @@ def test_a_joiner_that_dies_after_its_first_word_is_never_noticed() -> None:
     world.run(5)
     assert {name: len(world.hosts[name].views) for name in "abc"} == views
     assert world["a"].membership.coordinator.joiners == {}
+
+
+@pytest.mark.behaviour("G-01")
+@pytest.mark.parametrize("lost", [NewView, Alive], ids=["view", "confirmation"])
+def test_a_lost_view_or_confirmation_of_a_joiner_is_made_good_before_it_is_given_up(lost: type) -> None:
+    world = gathered(1, Gathering(4, **{**FAST, "join_timeout": "20s"}))
+    left = {"b", "d"}
+
+    def drop(source: str, target: str, frame: Frame) -> bool:
+        """Lose the first one of each of two joiners."""
+        joiner = target if lost is NewView else source
+        if isinstance(frame, lost) and joiner in left:
+            left.discard(joiner)
+            return True
+        return False
+
+    world.drop = drop
+    world.join("b", "c", "d")
+    assert world.settle() < 3
+    assert not left
+    assert {len(world.hosts[name].views) for name in "bcd"} == {1}
+    told = [view for at_ns, source, view in world.sent if source == "a" and isinstance(view, NewView)]
+    assert len(told) < 20
+
+
+def _missed(world: Gathering) -> None:
+    """Let b and c join a at once, c as a durable member that cannot confirm, until the view is made without it."""
+    world.drop = lambda source, _, frame: source == "c" and not isinstance(frame, Join)
+    world.join("b")
+    world.join("c", durable="reader")
+    world.wait(lambda: world["b"].view is not None)
+    assert set(members(world, "b")) == {"a", "b", "c"}
+    world.wait(lambda: members(world, "a") == members(world, "b") == ["a", "b"])
+    world.drop = lambda *_: False
+
+
+@pytest.mark.behaviour("G-01")
+def test_the_place_of_a_durable_joiner_that_others_have_seen_is_kept() -> None:
+    world = gathered(1, Gathering(3, **FAST))
+    _missed(world)
+    assert [place.name for place in world["a"].roster.away] == ["reader"]
+    for name in "ab":
+        ready = world.send(name, f"of {name}".encode(), mode="acknowledged")
+        assert not [event for event in ready.events if isinstance(event, Acknowledged)]
+    world.settle()
+    world.run(1)
+    assert sorted(world.hosts["c"].got) == [("a", b"of a"), ("b", b"of b")]
+    assert all(events(world, name, Acknowledged) for name in "ab")
+    assert not events(world, "c", Lost)
+
+
+@pytest.mark.behaviour("G-01")
+def test_a_durable_joiner_that_nobody_has_seen_has_no_place_to_keep() -> None:
+    world = gathered(1, Gathering(2, **FAST))
+    world.join("b", durable="reader")
+    world.run(0.002)
+    world.crash("b")
+    world.run(5)
+    assert world["a"].roster.away == ()
+    assert world.send("a", b"x", mode="acknowledged").ticket
+
+
+@pytest.mark.behaviour("G-01")
+def test_a_kept_place_gives_way_to_the_same_life_under_another_name() -> None:
+    world = gathered(1, Gathering(3, **FAST))
+    _missed(world)
+    place = Place(world["c"].me, "", b"c")
+    world.crash("c")
+    say(world, "a", place.address, Join(place))
+    say(world, "a", place.address, Alive(place.address, world["a"].roster.id, you=True))
+    world.wait(lambda: members(world, "a") == ["a", "b", "c"])
+    assert world["a"].roster.away == ()
 
 
 @pytest.mark.behaviour("G-03")

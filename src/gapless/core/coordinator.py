@@ -4,7 +4,8 @@ On a join, a leave, a death: changes are gathered for ``view_gap``, then one ros
 
 Joiners first: a roster with new members goes to these alone at first. They install it and confirm it; only then, or
 after ``join_timeout`` without those that did not, is it told to the old members and installed here. So nobody waits for
-acks of one that is not there yet, and a joiner that dies early is never noticed. Removals do not wait for joiners.
+acks of one that is not there yet, and a joiner that dies early is never noticed. One that asks again is told again: the
+roster, or its confirmation, may be lost. Removals do not wait for joiners.
 
 On a confirmation: who has not confirmed the present view is sent the whole roster again, every ``join_interval``.
 
@@ -12,7 +13,7 @@ On a roster of others with a number that is not lower: its members are taken int
 than both; this is how one that takes over learns of what its predecessor told only to some.
 
 On a departure of a durable member: its place stays in the roster, as away, until it comes back under the same name or
-``hold_timeout`` is over.
+``hold_timeout`` is over. So does that of a durable joiner that has not confirmed: the other joiners have seen it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Coordinator:
         self.proposal: Roster | None = None
         self.unconfirmed: set[Address] = set()
         self._met: dict[Address, int] = {}
-        self._awaited: set[Address] = set()
+        self._awaited: dict[Address, int] = {}
         self._ready: set[Address] = set()
         self._newcomers: set[Address] = set()
         self._highest = 0
@@ -95,7 +96,12 @@ class Coordinator:
             context.drop(refused, address, peer=address)
             return
         self.plan(context)
-        m.show(address, context, rarely=True)
+        told_ns = self._awaited.get(address)
+        if self.proposal is None or told_ns is None:
+            m.show(address, context, rarely=True)
+        elif context.now_ns - told_ns >= self.config.join_interval_ns:
+            self._awaited[address] = context.now_ns
+            m.rosters.send(address, self.proposal, context)
 
     def _note(self, place: Place) -> str:
         """Note one that is to be in the next view, in place of its former lives; return what is against it, if any."""
@@ -130,7 +136,7 @@ class Coordinator:
         if self.proposal is not None and view == self.proposal.id:
             self._ready.add(sender)
         if sender in self._awaited:
-            self._awaited.discard(sender)
+            del self._awaited[sender]
             if not self._awaited:
                 self._decide_ns = context.now_ns
         return True
@@ -228,7 +234,7 @@ class Coordinator:
             stay = self._staying(new)
             waits = False
         self.proposal = None
-        away = self._away(roster, stay, new, now_ns)
+        away = self._away(roster, self._shown(proposal), stay, new, now_ns)
         places = (*stay, *new)
         if places == roster.places and away == roster.away and not self._forced:
             self._decide_ns = now_ns + self._rest_ns if self.joiners else None
@@ -267,24 +273,37 @@ class Coordinator:
         for joiner in self._awaited:
             if joiner not in self._alive(now_ns):
                 self.joiners.pop(joiner, None)
-        self._awaited = set()
+        self._awaited = {}
 
-    def _away(self, roster: Roster, stay: list[Place], new: list[Place], now_ns: int) -> tuple[Place, ...]:
+    def _shown(self, proposal: Roster | None) -> list[Place]:
+        """Return the joiners that others may have seen: those of a proposal that went to several."""
+        places = () if proposal is None else proposal.places
+        new = [place for place in places if place.address not in self._m.members]
+        return new if len(new) > 1 else []
+
+    def _away(
+        self, roster: Roster, shown: list[Place], stay: list[Place], new: list[Place], now_ns: int
+    ) -> tuple[Place, ...]:
         """Return the places that are kept: of those that are away, and of those that go now."""
         if self.config.row.release != "acks":
             return ()
         here = {place.name for place in (*stay, *new)}
-        staying = {place.address for place in stay}
-        gone = [place for place in roster.places if place.name and place.address not in staying]
+        present = {place.address for place in (*stay, *new)}
+        gone = [place for place in roster.places if place.name]
         limit_ns = now_ns - self.config.hold_timeout_ns
         kept = [p for p in roster.away if self._away_since.get(p.name, now_ns) > limit_ns]
-        return tuple(place for place in (*kept, *gone) if place.name not in here)
+        away = [place for place in (*kept, *gone) if place.name not in here and place.address not in present]
+        names = {"", *here, *(place.name for place in away)}
+        nodes = {place.address.node for place in (*stay, *new, *away)}
+        away += [place for place in shown if place.name not in names and place.address.node not in nodes]
+        return tuple(away)
 
     def _propose(self, made: Roster, new: list[Place], context: Context) -> None:
         m = self._m
         self.proposal = made
         self._ready = set()
-        self._awaited = {place.address for place in new} - self._alive(context.now_ns).keys()
+        alive = self._alive(context.now_ns)
+        self._awaited = {place.address: context.now_ns for place in new if place.address not in alive}
         self._decide_ns = context.now_ns + self.config.join_timeout_ns
         m.rosters.learn(made, context)
         for place in new:
@@ -324,7 +343,7 @@ class Coordinator:
         roster = m.roster
         self._highest = max(self._highest, roster.id.number)
         self.unwanted &= m.members
-        self._awaited = set()
+        self._awaited = {}
         self._met = {joiner: at_ns for joiner, at_ns in self._met.items() if joiner not in m.members}
         self.proposal = None
         self._away_since = {place.name: self._away_since.get(place.name, now_ns) for place in roster.away}

@@ -173,13 +173,27 @@ class Inbound:
                 self.owed.again(run.flags & ACKED != 0)
 
     def _keep_early(self, run: Run, repair: bool, context: Context) -> None:
-        """Keep what comes before the start: a few runs, or everything if nobody would send it again (NR-10)."""
-        if len(self._early) < self.config.become_server_queue_size or not self.config.retransmits:
-            self._early.append((run, repair))
+        """Keep what comes before the start: a few runs, or whatever may be needed if nobody sends it again (NR-10).
+
+        From the start on the sender waits for this member: what is a whole window behind the newest came before that.
+        """
+        dropped: list[Run] = []
+        if self.config.retransmits:
+            if len(self._early) < self.config.become_server_queue_size:
+                self._early.append((run, repair))
+            else:
+                dropped.append(run)
+        elif any(kept.first <= run.first and run.last <= kept.last for kept, _ in self._early):
+            dropped.append(run)
         else:
-            context.drop(
-                "early", self.origin, run.first, run.last, peer=self.origin, message_count=run.count, epoch=self.epoch
-            )
+            self._early.append((run, repair))
+            past = max(kept.last for kept, _ in self._early) - self.config.reach
+            dropped = [kept for kept, _ in self._early if kept.last <= past]
+            if dropped:
+                self._early = [kept for kept in self._early if kept[0].last > past]
+        for run in dropped:
+            first, last, count = run.first, run.last, run.count
+            context.drop("early", self.origin, first, last, peer=self.origin, message_count=count, epoch=self.epoch)
 
     # On reception of a tail, of "gone"
 

@@ -274,8 +274,8 @@ FAMILY = (
         "early queue bounded",
         "what comes before the start is dropped although nobody will send it again",
         "gapless.core.inbound:Inbound._keep_early",
-        " or not self.config.retransmits:",
-        ":",
+        "if self.config.retransmits:",
+        "if True:",
         "ordered",
     ),
     Mutant(

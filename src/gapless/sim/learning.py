@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.core import ranges
 from gapless.core.ready import GivenUp, Lost, Oversized, Released, Started, StateReceived
 from gapless.identity import Marks
 from gapless.run import END, PIECE
@@ -163,10 +164,7 @@ class Learner:
     def _take(self, heard: Heard, first: int, last: int) -> Expected:
         """Learn that ``first .. last`` has arrived; return what must become of it."""
         if not heard.open:
-            if len(heard.early) < self.config.become_server_queue_size or not self.config.retransmits:
-                heard.early.append((first, last))
-                return NOTHING
-            return Expected(early=last - first + 1)
+            return Expected(early=self._put_aside(heard, first, last))
         delivered, held, total = heard.delivered, heard.held, last - first + 1
         ceiling = delivered + self.reach
         old = 0 if first > delivered else min(total, delivered + 1 - first)
@@ -179,6 +177,21 @@ class Learner:
             heard.know(heard.high, self.local_ns)
         accepted = fresh.bit_count()
         return _make(Expected, (accepted, total - old - far - accepted, old, far, 0, 0))
+
+    def _put_aside(self, heard: Heard, first: int, last: int) -> int:
+        """Learn that ``first .. last`` has come before the start; return how many messages are to be dropped for it."""
+        kept = heard.early
+        if self.config.retransmits:
+            if len(kept) >= self.config.become_server_queue_size:
+                return last - first + 1
+            kept.append((first, last))
+            return 0
+        if any(one <= first and last <= other for one, other in kept):
+            return last - first + 1
+        newest = max(last, *(other for _, other in kept)) if kept else last
+        every = [*kept, (first, last)]
+        heard.early = [(one, other) for one, other in every if other > newest - self.reach]
+        return ranges.count(every) - ranges.count(heard.early)
 
     @staticmethod
     def _learn_ack(life: Life, sender: Address, frame: Ack) -> None:
