@@ -1,13 +1,18 @@
 """Profile ``ordered``: what comes before a member is one, and retransmission that is switched at run time."""
 
+from random import Random
+
 import pytest
 
 from gapless.config import Config
+from gapless.core.context import Context
+from gapless.core.inbound import Inbound
 from gapless.core.ready import Lost, Stalled, Started
 from gapless.errors import ConfigError
 from gapless.identity import Marks, View
+from gapless.run import Run
 from gapless.wire.frames import Data, Nak, Tail
-from tests.core.driver import MS, SECOND, A, B, C, Group
+from tests.core.driver import GROUP, MS, SECOND, A, B, C, Group
 from tests.core.ordering import drops, joining, numbers, ordered, retransmissions, singles, switch
 
 # Before being a member
@@ -288,3 +293,20 @@ def test_an_interval_that_the_other_knobs_do_not_allow_is_refused_and_changes_no
     with pytest.raises(ConfigError, match="min_grace"):
         group["a"].set_xmit_interval(1000, group.now_ns)
     assert group["a"].config == before
+
+
+@pytest.mark.behaviour("NR-10")
+def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_the_start_is_dropped() -> None:
+    """From the start on its sender waits: what is a whole window behind the newest was never meant for this member."""
+    group = ordered(3, capacity=16, far_limit=16)
+    config = group.config
+    context = Context(C, GROUP, config.max_frame_bytes, lambda _: False, tracing=0)
+    stream = Inbound(B, config, config.row, Random(1), None)
+    sent = [Run.of(B, first, [b"%d" % first]) for first in range(1, 101)]
+    for run in (*sent[:90], *sent[80:85], *reversed(sent[90:])):  # some come twice, some in another order
+        stream.on_data(run, False, context)
+    assert len(stream._early) == config.reach == 16
+    assert context.counters["dropped.early"] == 100 + 5 - 16
+    stream.begin(84, context)
+    assert stream.window is not None
+    assert (stream.window.low, stream.window.high, stream.window.missing(100)) == (84, 100, [])

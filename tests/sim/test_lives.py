@@ -213,3 +213,10 @@ def world_config(seed: int) -> Config:
 )
 def test_seed_that_once_failed_holds(seed: int) -> None:
     assert simulate(seed, membership=True).violations == []
+
+
+@pytest.mark.parametrize(("seed", "profile"), [(3, "ordered"), (100, "ordered"), (295, "ordered"), (5027, "unicast")])
+def test_seeds_that_once_broke_a_promise(seed: int, profile: str) -> None:
+    """Runs without a start, retransmission switched in between, a founder that was taken for dead, an end of all."""
+    outcome = simulate(seed, profile=profile, membership=True)
+    assert outcome.violations == []

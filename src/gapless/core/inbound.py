@@ -191,8 +191,8 @@ class Inbound:
             dropped = [kept for kept, _ in self._early if kept.last <= past]
             if dropped:
                 self._early = [kept for kept in self._early if kept[0].last > past]
-        for run in dropped:
-            first, last, count = run.first, run.last, run.count
+        for one in dropped:
+            first, last, count = one.first, one.last, one.count
             context.drop("early", self.origin, first, last, peer=self.origin, message_count=count, epoch=self.epoch)
 
     # On reception of a tail, of "gone"

@@ -269,7 +269,7 @@ class Membership:
             return
         if sender in self.members:
             self._on_member(sender, view, frame.you, context)
-        elif self.acts and self.coordinator.on_joiner(sender, view, context):
+        elif self.acts and self.coordinator.on_joiner(sender, view, context) and not frame.answer:
             return
         if frame.answer or (frame.you and sender not in self.members):
             self.show(sender, context, rarely=not frame.answer)

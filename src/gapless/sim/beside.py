@@ -89,9 +89,6 @@ class Connections(Check):
             for (sender, to), queue in self.queues.items():
                 if sender == life.address and any(waiting.ticket == event.ticket for waiting in queue):
                     self._give_up(queue, event, sender, to)
-        elif isinstance(event, Connected) and event.outgoing and event.state == "closed":
-            # With the connection goes the rest of a message that was under way in pieces.
-            self.queues.pop((life.address, event.peer), None)
         elif isinstance(event, Undelivered) and event.to is not None:
             for (sender, _), line in self.lines.items():
                 if sender == life.address and line.to == event.to and not line.ended:

@@ -423,7 +423,9 @@ class S14(Check):
         if getattr(member, "phase", "") == "over":
             return  # it does nothing any more
         members = max(1, len(life.view_members))
-        early = config.become_server_queue_size if config.retransmits else reach
+        # Retransmission may have been off, and is on by now; what is kept stays.
+        switched = config != member.config or not config.retransmits
+        early = max(config.become_server_queue_size, reach) if switched else config.become_server_queue_size
         windows = [stream.window for stream in member.inbound.values() if stream.window is not None]
         ahead = sum(w.stored - (w.delivered - w.low if w.keep else 0) for w in windows)
         kept_bytes = max((w.stored_bytes for w in windows if w.keep), default=0)

@@ -27,6 +27,8 @@ FAMILY = (*PROFILES, *UNICASTS)
 LOSSLESS = ("delay", "clog", "swizzle", "hold", "late timers", "clocks", "pause", "slow reader", "views")
 """The classes of fault that an ordered transport without loss may have."""
 
+_TUNED_NS = (0, 20 * NS_PER_MS, 200 * NS_PER_MS)
+"""What retransmission is switched to while an ordered run goes on."""
 _WEIGHTS = (4, 1, 1, 1, 1, 1, 1)
 _RARE_RUNS = 0.25
 
@@ -58,6 +60,8 @@ def with_profile(seed: int, config: Config, profile: str) -> Config:
         knobs["stability_interval_ns"] = rng.choice((100, 500)) * NS_PER_MS
         knobs["stall_after_ns"] = rng.choice((50, 500, 2000)) * NS_PER_MS
         knobs["xmit_interval_ns"] = 0
+        if config.on_pin == "expel":
+            knobs["pin_after_ns"] = max(config.pin_after_ns, 2 * max(_TUNED_NS))
     return replace(config, **knobs)  # type: ignore[arg-type]
 
 
@@ -93,7 +97,7 @@ def spread(seed: int, actions: list[Action], names: tuple[str, ...], profile: st
             result.append(Close(action.at_ns + 1, action.who, rng.choice(names)))
     if profile == "ordered" and rng.random() < 0.3:
         sends = [action for action in actions if isinstance(action, Send)]
-        every_ns = rng.choice((0, 20 * NS_PER_MS, 200 * NS_PER_MS))
+        every_ns = rng.choice(_TUNED_NS)
         result += (Tune(rng.choice(sends).at_ns, name, every_ns) for name in names)
     return result
 

@@ -281,7 +281,7 @@ class Judge(Learner):
         self.t_ns, self.local_ns, self.life = t_ns, local_ns, life
         for hook in self._view:
             hook(life, view)
-        first_view = life.view is None
+        first_view = life.view is None and not life.durable
         life.view = view
         life.view_members = frozenset(view.members)
         heard = life.heard
@@ -297,7 +297,7 @@ class Judge(Learner):
         for origin in view.members:
             if origin not in heard and origin != life.address:
                 self._hear_of(life, origin, digest or {})
-        self._called, self._too_late = life.room.call(life, self.config, first_view=first_view and not life.durable)
+        self._called, self._too_late = life.room.call(life, life.member.config, first_view=first_view)
         self._called_later, past = life.room.call_later(life)
         self._too_late += past
 

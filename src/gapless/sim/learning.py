@@ -129,7 +129,10 @@ class Learner:
             if acked is not None:
                 stream.acks[address] = stream.starts[address] = stream.kept_from(acked)
         kept = [place for place in roster.away if place.name not in life.let_go or place.address in here]
+        were_kept = {place.address for place in before.away} - here if before is not None else set()
         for place in kept:
+            if place.address in were_kept and place.address in known:
+                continue
             acked = _acked(known, place.address, view.members)
             stream.acks[place.address] = stream.high if acked is None else stream.kept_from(acked)
         life.let_go.intersection_update({place.name for place in roster.away} - {place.name for place in kept})
@@ -158,13 +161,14 @@ class Learner:
         run = frame.run
         if life.heard.get(run.origin) is not heard:
             return
-        expected = self._take(heard, run.first, run.last)
+        if heard.open:
+            expected = self._take(heard, run.first, run.last)
+        else:
+            expected = Expected(early=self._put_aside(heard, run.first, run.last, life.member.config))
         self.expected = expected if self.expected is NOTHING else self.expected.plus(expected)
 
     def _take(self, heard: Heard, first: int, last: int) -> Expected:
-        """Learn that ``first .. last`` has arrived; return what must become of it."""
-        if not heard.open:
-            return Expected(early=self._put_aside(heard, first, last))
+        """Learn that ``first .. last`` of a stream that is open has arrived; return what must become of it."""
         delivered, held, total = heard.delivered, heard.held, last - first + 1
         ceiling = delivered + self.reach
         old = 0 if first > delivered else min(total, delivered + 1 - first)
@@ -178,11 +182,11 @@ class Learner:
         accepted = fresh.bit_count()
         return _make(Expected, (accepted, total - old - far - accepted, old, far, 0, 0))
 
-    def _put_aside(self, heard: Heard, first: int, last: int) -> int:
+    def _put_aside(self, heard: Heard, first: int, last: int, config: Config) -> int:
         """Learn that ``first .. last`` has come before the start; return how many messages are to be dropped for it."""
         kept = heard.early
-        if self.config.retransmits:
-            if len(kept) >= self.config.become_server_queue_size:
+        if config.retransmits:
+            if len(kept) >= config.become_server_queue_size:
                 return last - first + 1
             kept.append((first, last))
             return 0
