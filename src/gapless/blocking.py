@@ -115,11 +115,17 @@ class Group(Face):
         it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
         what is said of it beside its payload.
         """
-        if mode == Mode.ORDERED and timeout is None and headers is None:
-            accepted = self._own.send_at_once(payload, to, loopback)
-            if accepted is not None:
-                return Sent(self._own, accepted, 1)
-        return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
+        own = self._own
+        if mode != Mode.ORDERED or timeout is not None or headers is not None:
+            return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
+        plain = to is None and loopback is None
+        if plain and own.lay(payload, receipt := Sent(own, None, 1)) is not None:
+            return receipt
+        accepted = own.send_at_once(payload, to, loopback)
+        sent = self.send_many((payload,), to, loopback=loopback) if accepted is None else Sent(own, accepted, 1)
+        if plain:
+            own.note_send()
+        return sent
 
     def send_many(
         self,

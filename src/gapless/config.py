@@ -175,6 +175,12 @@ class Config:
     join_timeout_ns: int = duration(
         "1s", "Time in which a new member must confirm its view before others are told.", minimum="1ms"
     )
+    send_gap_ns: int = duration(
+        "500us",
+        "Time in which messages that are sent one after another, without a pause, are gathered into one frame; 0 lets"
+        " each leave at once.",
+        maximum="100ms",
+    )
     view_gap_ns: int = duration("20ms", "Time in which joins and leaves are gathered into one view.")
     merge_interval_ns: int = duration(
         "2s", "Time between two beacons by which the coordinators of separate views find each other.", minimum="1ms"

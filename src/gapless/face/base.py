@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gapless.face.timing import Time
     from gapless.identity import Address, View
     from gapless.transport.sends import Sent as Sending
+    from gapless.transport.tray import Laid
 
 
 _R = TypeVar("_R", bound="Receipt")
@@ -112,14 +113,30 @@ class Face:
 class Receipt:
     """What was sent: ``first .. last`` are the seqnos of the messages (0 if they have none), ``count`` how many."""
 
-    __slots__ = ("_core", "_sent", "count", "first", "last")
+    __slots__ = ("_accepted", "_core", "_sent", "count", "laid")
 
-    def __init__(self, core: Core, accepted: Accepted, count: int, sent: Sending | None = None) -> None:
+    def __init__(self, core: Core, accepted: Accepted | None, count: int, sent: Sending | None = None) -> None:
+        """What was ``accepted``; None: one message, of which it is found out when somebody asks."""
         self._core = core
         self._sent = sent
-        self.first = accepted.first
-        self.last = accepted.last
+        self._accepted = accepted
         self.count = count
+        self.laid: tuple[Laid, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """The seqno of the first message."""
+        return self._known().first
+
+    @property
+    def last(self) -> int:
+        """The seqno of the last message."""
+        return self._known().last
+
+    def _known(self) -> Accepted:
+        if self._accepted is None:
+            self._accepted = self._core.number(self)
+        return self._accepted
 
     def _delivered(self, timeout: Time | None) -> Steps[None]:
         return self._core.delivered(self._sent, timeout)

@@ -51,6 +51,7 @@ from gapless.published import Published
 from gapless.run import LENGTH_BYTES
 from gapless.sendable import Payloads
 from gapless.transport.base import log
+from gapless.transport.driver import result_of
 from gapless.units import NS_PER_S, format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     from gapless.core.participant import Participant
     from gapless.core.ready import Ready
+    from gapless.face.base import Receipt
     from gapless.face.insight import Explanation, Health
     from gapless.face.joining import Options
     from gapless.metrics import Look
@@ -202,6 +204,27 @@ class Core:
         messages: Sequence[bytes] = as_payloads(payloads)
         messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
         return (yield from self._send(messages, address, mode, deadline(timeout), wait=wait, loopback=loopback))
+
+    def lay(self, payload: Payload, whose: Receipt) -> bool | None:
+        """Send an ordered message with those that it follows at once; None if it is to be sent by itself.
+
+        Returns whether that took a turn.
+        """
+        return None if self.closing else self.handle.lay(wrap_plain(as_payload(payload)), whose)
+
+    def note_send(self) -> None:
+        """Take note that a message was sent by itself."""
+        if self._handle is not None:
+            self._handle.note_send()
+
+    def number(self, receipt: Receipt) -> Accepted:
+        """Return the number of a message that was sent with others."""
+        if receipt.laid is None:
+            result_of(self.handle.ask(lambda _: None), None)  # nothing overtakes it, so by then it has left
+        assert receipt.laid is not None
+        laid, at = receipt.laid
+        ticket, first, last = result_of(laid, None)
+        return Accepted(ticket, first + at, first + at) if last >= first else Accepted(ticket, 0, 0)
 
     def send_at_once(self, payload: Payload, to: To | None, loopback: bool | None) -> Accepted | None:
         """Send an ordered message if that needs no waiting for anything; None if it was not sent."""

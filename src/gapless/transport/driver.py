@@ -165,12 +165,14 @@ class Driver:
         if not self._baton.acquire(blocking=False):
             return None
         try:
-            if not seat.served or seat.has_commands:
+            if not seat.served or seat.has_requests:
                 return None
             self._turning = threading.get_ident()
             try:
-                ready, accepted = seat.send(time.monotonic_ns(), payloads, *how)
-                pump((ready,), seat)
+                now_ns = time.monotonic_ns()
+                laid = [*seat.laid(now_ns)] if seat.tray else ()
+                ready, accepted = seat.send(now_ns, payloads, *how)
+                pump((*laid, ready), seat)
             except LocalProtocolError:
                 raise  # a mistake of the caller
             except Exception as error:  # noqa: BLE001 - as in any turn
@@ -349,6 +351,7 @@ class Driver:
             return
         if seat.has_commands:
             self._wanting.append(seat)
+        seat.tray.allow(seat.participant)
         deadline_ns = seat.deadline_ns
         seat.due_ns = NEVER_NS if deadline_ns is None else deadline_ns
         if seat.due_ns < self._sleeps_until_ns:

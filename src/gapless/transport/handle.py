@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
     from gapless.transport.outbox import Item
+    from gapless.transport.tray import Numbered
 
 _T = TypeVar("_T")
 
@@ -75,6 +76,7 @@ class Handle:
         self.transport = transport
         self.config = fitted(config or Config(), transport)
         self._process = Here.now
+        self._small_bytes = min(self.config.max_frame_bytes // 4, self.config.max_message_bytes)
         self._leaving = False
         self._outbox = Outbox(self.config.max_unconsumed // 4, woken)
         node = SystemRandom().getrandbits(64) if node is None else node
@@ -170,10 +172,35 @@ class Handle:
         payloads = self._checked(payloads)
         return self._driver.send(self._seat, payloads, to, mode, loopback)
 
-    def _checked(self, payloads: Sequence[bytes]) -> Payloads:
+    def lay(self, payload: bytes, whose: Numbered) -> bool | None:
+        """Send an ordered message to the group with those that it follows at once; None if it is to be sent by itself.
+
+        It has no number until it leaves, and that is soon; it is in order with all else. Returns whether this thread
+        has taken a turn for it.
+        """
+        tray = self._seat.tray
+        if len(payload) > self._small_bytes or not tray.takes(len(payload)) or self._seat.sends.is_ready:
+            return None
+        self._check_open()
+        is_time = tray.lay(payload, whose)
+        if is_time:
+            self._driver.nudge(self._seat)
+            return True
+        if is_time is False:
+            self._driver.wake(self._seat)
+        return False
+
+    def note_send(self) -> None:
+        """Take note that a message to the group was sent by itself: the next may follow it at once."""
+        self._seat.tray.note()
+
+    def _check_open(self) -> None:
         self._check()
         if self._leaving:
             raise ClosedError(f"this member of {self.group} is leaving: nothing more is sent")
+
+    def _checked(self, payloads: Sequence[bytes]) -> Payloads:
+        self._check_open()
         checked = Payloads.of(payloads)
         if checked.longest_bytes > self.config.max_message_bytes:
             raise LocalProtocolError(f"a message is longer than max_message_bytes ({self.config.max_message_bytes})")

@@ -20,6 +20,7 @@ from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address, Place, group_id
 from gapless.transport.base import TURN_BYTES, Problems, log
 from gapless.transport.sends import Sends
+from gapless.transport.tray import Tray
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Seat:
         self.config = config
         self.rejoin = rejoin
         self.sends = Sends(config.max_frame_bytes // 2)
+        self.tray = Tray(config.max_frame_bytes, config.send_gap_ns)
         self.calls: deque[Call] = deque()
         self.error: GaplessError | None = None
         self.told: dict[str, int] = {}
@@ -160,6 +162,11 @@ class Seat:
     @property
     def has_commands(self) -> bool:
         """Whether the application wants something."""
+        return self.has_requests or (len(self.tray) > 0 and self.participant.view is not None)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether somebody waits for the next turn."""
         return bool(self.calls) or self.sends.is_ready
 
     @property
@@ -170,12 +177,20 @@ class Seat:
 
     def commands(self, now_ns: int) -> Iterator[Ready]:
         """Give the machine what the application wants: what it has sent, then all else."""
+        yield from self.laid(now_ns)
         yield from self.sends.flush(self.participant, now_ns)
         if self.calls and (owed := self._outbox.owed()):
             yield self.refund(owed, now_ns)
         for _ in range(len(self.calls)):
             if (ready := self.calls.popleft().command(now_ns)) is not None:
                 yield ready
+
+    def laid(self, now_ns: int) -> Iterator[Ready]:
+        """Give the machine what lies on the tray, once there is a view."""
+        if self.participant.view is None or (laid := self.tray.take()) is None:
+            return
+        if (ready := self.sends.give(laid, self.participant, now_ns)) is not None:
+            yield ready
 
     def send(
         self, now_ns: int, payloads: Sequence[bytes], to: Address | None, mode: Mode, loopback: bool | None
@@ -289,6 +304,9 @@ class Seat:
     def refuse(self) -> None:
         """Tell whatever waits that this is the end; also what came too late to be seen."""
         self.sends.fail(self.closed_error())
+        if (laid := self.tray.take()) is not None:
+            laid.fail(self.closed_error())
+            log.warning("%s: %d messages came too late to be sent", self.group, len(laid.payloads))
         while self.calls:
             future = self.calls.popleft().future
             if future is not None and not future.done():

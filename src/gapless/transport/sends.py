@@ -17,6 +17,7 @@ from gapless.core.ready import Accepted, Acknowledged, GivenUp, Refused, Unackno
 from gapless.errors import LocalProtocolError
 from gapless.modes import Mode
 from gapless.sendable import Payloads
+from gapless.transport.base import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gapless.core.participant import Participant
     from gapless.core.ready import Event, Ready
     from gapless.identity import Address
+    from gapless.transport.tray import Laid
 
 MOST_TOGETHER_BYTES = 1 << 18
 """So many bytes of small sends leave together at most."""
@@ -84,7 +86,7 @@ class Sends:
     def __init__(self, small_bytes: int) -> None:
         self._small_bytes = small_bytes
         self._queue: deque[Sent] = deque()
-        self._taken: dict[int, list[Sent]] = {}
+        self._taken: dict[int, list[Sent] | list[Laid]] = {}
         self._undelivered: dict[int, Sent] = {}
         self._new = False
 
@@ -129,6 +131,19 @@ class Sends:
             ready = self._give(together, member, now_ns)
             if ready is not None:
                 yield ready
+
+    def give(self, laid: Laid, member: Participant, now_ns: int) -> Ready | None:
+        """Give the machine messages of one who does not wait for their numbers."""
+        try:
+            ready = member.send(laid.payloads, now_ns, mode=Mode.ORDERED)
+        except BaseException as error:
+            laid.fail(error)
+            if isinstance(error, LocalProtocolError):
+                log.warning("%d messages came too late to be sent: %s", len(laid.payloads), error)
+                return None
+            raise
+        self._taken[ready.ticket] = [laid]
+        return ready
 
     def _is_small(self, sent: Sent) -> bool:
         return sent.size_bytes <= self._small_bytes and sent.is_plain
