@@ -25,7 +25,7 @@ class Contender:
         return self.peer == "gapless"
 
 
-JVM_WARM_S = 3.0
+JVM_WARM_S = 12.0
 
 _ALL = [
     Contender("gapless-udp", "gapless", "udp"),

@@ -202,7 +202,7 @@ class Group(Face):
         loopback: bool | None = None,
         headers: AnyHeaders | None = None,
     ) -> Sent:
-        """Send messages in this order, which is much faster than one by one; with headers for all, or for each.
+        """Send messages in this order, which is faster than one by one; with headers for all, or for each.
 
         Out of time, it raises a TimedOutError whose ``accepted`` says how many were sent.
         """
