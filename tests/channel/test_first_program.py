@@ -70,8 +70,9 @@ def test_two_terminals_of_a_machine_without_any_network(tmp_path: Path) -> None:
     program.write_text(
         first_program().replace("print(message.payload.decode())", "print(message.payload.decode()); break")
     )
-    both = 'ip link set lo up; "$0" "$1" & "$0" "$1"; wait'
-    terminals = shell(*UNSHARE, "sh", "-c", both, sys.executable, str(program), meeting=tmp_path)
+    both = 'ip link set lo up; "$0" "$1" > "$2" & "$0" "$1"; wait; cat "$2"'  # or they would talk in each other's lines
+    words = [sys.executable, str(program), str(tmp_path / "other")]
+    terminals = shell(*UNSHARE, "sh", "-c", both, *words, meeting=tmp_path)
     said, complaints = terminals.communicate(timeout=40)
     assert terminals.returncode == 0, complaints
     assert [line[:11] for line in said.splitlines()] == ["hello from "] * 2
