@@ -96,6 +96,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "found_after": "1s",
         "join_interval": "200ms",
         "join_timeout": "1s",
+        "send_gap": "500us",
         "view_gap": "20ms",
         "merge_interval": "2s",
         "leave_timeout": "10s",

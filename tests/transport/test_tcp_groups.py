@@ -47,14 +47,15 @@ def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -
                 member.hear()
             for answer in ask_all(members, "members", nodes=[1, 2, 3]):
                 assert answer["met"], answer
-            cuts_before = relays.cuts
+            cuts_before, own_cuts = relays.cuts, 0
             for _ in range(3):
                 for member in members:
                     member.tell("send", count=4000, size_bytes=400, batch=50, within_s=60)
                     member.tell("cut", times=10, pause_s=0.01)
                 for member in members:
                     assert member.hear()["accepted"]
-                    assert member.hear()["cut"] > 0
+                    own_cuts += member.hear()["cut"]  # none, where the relays were always faster
+            assert own_cuts > 0
             answers = ask_all(members, "got", wanted=dict.fromkeys("abc", 12_000), within_s=60)
             assert relays.cuts - cuts_before >= 10
         finally:
