@@ -83,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
                       help="; ".join(f"{name}: {what}" for name, what in WORKLOADS.items()))  # fmt: skip
     made.add_argument("--peers", type=names(list(CONTENDERS), "contender"), metavar="NAME,…",
                       help=f"measure only these: {', '.join(CONTENDERS)}")  # fmt: skip
+    made.add_argument("--case", default="", metavar="TEXT", help="only cases with this in their title, such as '1 → 3'")
     made.add_argument("--rounds", type=number(1, 1000, int), metavar="N", help="rounds to take the median of (3)")
     made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.6)")
     made.add_argument("--quick", action="store_true", help="one short round of fewer cases, to see that it works")
@@ -127,17 +128,19 @@ class Progress:
         return f"{spent_s // 60}:{spent_s % 60:02}"
 
 
-def narrowed(groups: list[list[Case]], wanted: tuple[str, ...] | None) -> list[list[Case]]:
-    """Return the cases with only those contenders that are wanted; without any, there is no case."""
-    if wanted is None:
-        return groups
+def narrowed(groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str = "") -> list[list[Case]]:
+    """Return the cases that are asked for, with only those contenders that are; without any, there is no case."""
     from dataclasses import replace
 
     kept = [
-        [replace(case, contenders=tuple(name for name in case.contenders if name in wanted)) for case in cases]
+        [
+            replace(case, contenders=tuple(name for name in case.contenders if wanted is None or name in wanted))
+            for case in cases
+            if text in case.title
+        ]
         for cases in groups
     ]
-    return [cases for cases in kept if cases[0].contenders]
+    return [cases for cases in kept if cases and cases[0].contenders]
 
 
 def measure(
@@ -209,9 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     rounds = int(options.rounds or (1 if options.quick else 3))
     seconds = options.seconds or (0.4 if options.quick else 0.6)
-    groups = narrowed(plan(options.only, quick=options.quick), options.peers)
+    groups = narrowed(plan(options.only, quick=options.quick), options.peers, options.case)
     if not groups:
-        parser().error("none of these contenders takes part in these workloads")
+        parser().error("no such case, or none of these contenders takes part in it (--list says what there is)")
     if options.list:
         for case in (case for cases in groups for case in cases):
             print(f"{case.workload:8}{case.title:34}{', '.join(case.contenders)}")

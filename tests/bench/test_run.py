@@ -190,7 +190,7 @@ def test_what_would_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
         (["--peers", ","], "expected names"),
         (["--rounds", "0"], "'0' is not a number from 1"),
         (["--seconds", "long"], "'long' is not a number"),
-        (["--only", "rtt", "--peers", "pyre"], "none of these contenders"),
+        (["--only", "rtt", "--peers", "pyre"], "none of these contenders takes part"),
         (["--jason"], "--jason"),
     ],
 )
