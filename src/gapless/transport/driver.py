@@ -93,6 +93,7 @@ class Driver:
         self._baton = threading.Lock()
         self._turning: int | None = None
         self._wanting: deque[Seat] = deque()
+        self._patient: list[int] = []
         # Waiting at the sockets
         self._lead = threading.Lock()
         self._times_led = 0
@@ -143,13 +144,13 @@ class Driver:
         self._tell_leader()
 
     def nudge(self, seat: Seat) -> None:
-        """See to what a seat wants at once, in this thread, or let the one do it that is in a turn just now."""
+        """See to what a seat wants in this thread, as soon as nobody else is in a turn."""
         self._wanting.append(seat)
         if is_needed():
             with Shield():
-                self._attend()
+                self._attend(patient=True)
         else:
-            self._attend()
+            self._attend(patient=True)
 
     def send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
         """Let a machine send at once, in this thread; None if it has no room, or something else goes first.
@@ -291,7 +292,8 @@ class Driver:
         patience_s = None if due_ns == NEVER_NS else max(0.0, (due_ns - time.monotonic_ns()) / NS_PER_S)
         if shield is not None:
             shield.lower()
-        found = self._selector.select(0.0 if self._wanting or self._new or self._ended else patience_s)
+        wanted = self._wanting and not self._patient
+        found = self._selector.select(0.0 if wanted or self._new or self._ended else patience_s)
         if shield is not None:
             shield.close()
         self._sleeps_until_ns = _AWAKE_NS
@@ -308,10 +310,14 @@ class Driver:
 
     # Turns
 
-    def _attend(self) -> None:
-        """See to what seats want, unless somebody is in a turn, who will."""
+    def _attend(self, *, patient: bool = False) -> None:
+        """See to what seats want, unless somebody is in a turn, who will, or waits for one.
+
+        A patient thread waits for the end of that turn: to be woken when another has done it would cost more, and with
+        each of them doing the other's work none would ever come to its own.
+        """
         for _ in range(_ROUNDS):
-            if not self._wanting or not self._baton.acquire(blocking=False):
+            if not self._wanting or not self._take_baton(patient=patient):
                 return
             try:
                 for seat in dict.fromkeys([self._wanting.popleft() for _ in range(len(self._wanting))]):
@@ -320,6 +326,17 @@ class Driver:
                 self._baton.release()
         if self._wanting:
             self._tell_leader()
+
+    def _take_baton(self, *, patient: bool) -> bool:
+        if not patient or self.turns_here:
+            return not self._patient and self._baton.acquire(blocking=False)
+        if not self._baton.acquire(blocking=False):
+            self._patient.append(threading.get_ident())
+            try:
+                self._baton.acquire()
+            finally:
+                self._patient.pop()
+        return True
 
     def _turn(self, seat: Seat, readable: bool) -> None:
         now_ns = time.monotonic_ns()
