@@ -74,6 +74,8 @@ def test_defaults_are_the_documented_ones() -> None:
         "repair_budget_bytes": "8MiB",
         "tail_delay": "20ms",
         "max_frame_bytes": "1400B",
+        "max_run_bytes": "60000B",
+        "whole_runs": False,
         "checksum": "auto",
         "max_message_bytes": "64MiB",
         "max_batch_size": 0,

@@ -111,6 +111,15 @@ class Config:
     )
 
     max_frame_bytes: int = size("1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B")
+    max_run_bytes: int = size(
+        "60000B",
+        "Bytes of messages that are numbered, stored and sent as one, unless a frame holds more.",
+        minimum="256B",
+        maximum="256000B",
+    )
+    whole_runs: bool = flag(
+        False, "Whether a run that is larger than a frame goes in one datagram, as TCP can, or in many frames."
+    )
     checksum: Checksum = choice(
         "auto",
         get_args(Checksum),

@@ -37,6 +37,8 @@ MAX_PART_BYTES = 0xFFFF
 LENGTH_BYTES = 2
 """What one entry of the length table takes."""
 
+_LARGE_BYTES = 4096
+"""Messages of about so many bytes are not put together before somebody wants them so."""
 _LENGTH = Struct("<H")
 _LENGTHS = tuple(Struct(f"<{count}H") for count in range(64))
 """Ready-made for runs as small as a network packet; larger ones can afford to look theirs up."""
@@ -118,7 +120,14 @@ class Run:
                 f"a message of {max(map(len, messages))} bytes does not fit a run (at most {MAX_PART_BYTES}); "
                 "send it in pieces"
             ) from error
+        if len(messages) > 1 and len(lengths) // LENGTH_BYTES * len(messages[0]) >= _LARGE_BYTES:
+            return RunApart(origin, first, lengths, messages, flags, view, sent_ns)
         return cls(origin, first, lengths, b"".join(messages), flags, view, sent_ns)
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """What ends up as the payload when it is put together."""
+        return (self.payload,)
 
     @property
     def buffer(self) -> memoryview:
@@ -229,18 +238,78 @@ class Run:
         return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"
 
 
-class RunWithin(Run):
-    """A large run as it came: its messages stay within the datagram until somebody wants them.
+class RunApart(Run):
+    """A large run as it is sent: its messages are put together with what stands before them, or not at all.
 
-    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them.
+    Who repairs it, or takes it all at once, has them put together first.
+    """
+
+    __slots__ = ("_pieces",)
+
+    def __init__(
+        self,
+        origin: Address,
+        first: int,
+        lengths: bytes,
+        messages: Sequence[bytes],
+        flags: int,
+        view: int,
+        sent_ns: int,
+    ) -> None:
+        self.origin = origin
+        self.first = first
+        self.lengths = lengths
+        self.flags = flags
+        self.view = view
+        self.sent_ns = sent_ns
+        self.count = len(messages)
+        self.last = first + self.count - 1
+        self.size_bytes = total_bytes(lengths) + len(lengths)
+        self._pieces = messages
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """What ends up as the payload when it is put together."""
+        return self._pieces
+
+    @property
+    def payload(self) -> bytes:  # type: ignore[override]
+        """The messages end to end."""
+        pieces = self._pieces
+        if len(pieces) > 1:
+            self._pieces = pieces = (b"".join(pieces),)  # at once, as several threads may look
+        return pieces[0]
+
+    def messages(self) -> list[bytes]:
+        """Return every message of the run, in order."""
+        pieces = self._pieces
+        return list(pieces) if len(pieces) > 1 else super().messages()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Become a plain run elsewhere."""
+        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)
+
+
+class RunWithin(Run):
+    """A large run as it came: its messages stay within their datagrams until somebody wants them.
+
+    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them, if they came
+    in one datagram.
     """
 
     __slots__ = ("_where",)
 
     def __init__(
-        self, origin: Address, first: int, lengths: bytes, datagram: bytes, at: int, flags: int, view: int, sent_ns: int
+        self,
+        origin: Address,
+        first: int,
+        lengths: bytes,
+        where: Sequence[tuple[bytes, int]],
+        flags: int,
+        view: int,
+        sent_ns: int,
     ) -> None:
-        """Begin the messages at ``at``; they go to the end of the datagram."""
+        """Take the messages from ``where`` they are: each datagram, and where they begin; they go to its end."""
         self.origin = origin
         self.first = first
         self.lengths = lengths
@@ -249,30 +318,38 @@ class RunWithin(Run):
         self.sent_ns = sent_ns
         self.count = len(lengths) // LENGTH_BYTES
         self.last = first + self.count - 1
-        self.size_bytes = len(datagram) - at + len(lengths)
-        self._where = datagram, at
+        self.size_bytes = sum([len(datagram) - at for datagram, at in where]) + len(lengths)
+        self._where = where
+
+    def _together(self) -> tuple[bytes, int]:
+        """Return what holds all messages end to end, and where they begin."""
+        where = self._where
+        if len(where) > 1:
+            data = b"".join([memoryview(datagram)[at:] for datagram, at in where])
+            self._where = where = ((data, 0),)  # at once, as several threads may look
+        return where[0]
 
     @property
     def payload(self) -> bytes:  # type: ignore[override]
-        """The messages end to end; once somebody has wanted them so, the datagram is let go."""
-        data, at = self._where
+        """The messages end to end; once somebody has wanted them so, the datagrams are let go."""
+        data, at = self._together()
         if at:
             data = data[at:]
-            self._where = data, 0  # at once, as several threads may look
+            self._where = ((data, 0),)
         return data
 
     @property
     def buffer(self) -> memoryview:
-        """The messages end to end, not copied."""
-        data, at = self._where
+        """The messages end to end, not copied if they came in one datagram."""
+        data, at = self._together()
         return memoryview(data)[at:]
 
     def messages(self) -> list[bytes]:
         """Return every message of the run, in order."""
-        return self._messages_in(*self._where)
+        return self._messages_in(*self._together())
 
     def _bytes(self, start: int, end: int) -> bytes:
-        data, at = self._where
+        data, at = self._together()
         return data[at + start : at + end]
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -300,7 +300,7 @@ def test_what_comes_before_a_start_is_bounded_by_the_window_and_nothing_behind_t
     """From the start on its sender waits: what is a whole window behind the newest was never meant for this member."""
     group = ordered(3, capacity=16, far_limit=16)
     config = group.config
-    context = Context(C, GROUP, config.max_frame_bytes, lambda _: False, tracing=0)
+    context = Context(C, GROUP, config, lambda _: False, tracing=0)
     stream = Inbound(B, config, config.row, Random(1), None)
     sent = [Run.of(B, first, [b"%d" % first]) for first in range(1, 101)]
     for run in (*sent[:90], *sent[80:85], *reversed(sent[90:])):  # some come twice, some in another order

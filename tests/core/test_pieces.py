@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from gapless.config import Config
 from gapless.core.context import Context
 from gapless.core.credit import Credit
 from gapless.core.pieces import Pieces
@@ -16,7 +17,7 @@ from tests.core.driver import GROUP, A, B, C
 
 
 def context() -> Context:
-    return Context(B, GROUP, 1400, never, tracing=True)
+    return Context(B, GROUP, Config(), never, tracing=True)
 
 
 def piece(seqno: int, payload: bytes, flags: int = 0) -> Run:
@@ -184,6 +185,6 @@ def test_every_answer_starts_anew() -> None:
 
 
 def test_without_tracing_there_is_no_trace_but_drops_are_counted() -> None:
-    ctx = Context(B, GROUP, 1400, never, tracing=False)
+    ctx = Context(B, GROUP, Config(), never, tracing=False)
     ctx.drop("stranger", message_count=3)
     assert (ctx.ready(None).trace, ctx.counters) == ([], {"dropped.stranger": 3})

@@ -54,6 +54,11 @@ def test_a_run_fills_many_small_frames() -> None:
     assert [len(batch.messages) for batch in batches(queue([b"x" * 8] * 25, most_bytes=1000), room=13)] == [13]
 
 
+def test_a_run_has_no_more_messages_than_a_frame_can_count() -> None:
+    found = batches(queue([b""] * 70_000, most_bytes=240_000), room=100_000)
+    assert [len(batch.messages) for batch in found] == [65_535, 4465]
+
+
 def test_a_message_in_pieces_ends_a_run_of_many_frames() -> None:
     """It is larger than a frame, though not larger than the run."""
     found = batches(queue([b"x" * 8] * 15, [b"y" * 8, b"z" * 150, b"x" * 8], most_bytes=1000))

@@ -262,7 +262,7 @@ def test_one_that_has_a_view_cannot_ask_for_the_state() -> None:
 
 
 def context() -> Context:
-    return Context(A, 1, 1400, rare.never, tracing=True)
+    return Context(A, 1, Config(), rare.never, tracing=True)
 
 
 def run(origin: Address, first: int, last: int, **how: Any) -> Run:

@@ -240,7 +240,7 @@ def test_the_teller_of_a_change_is_asked_at_once_for_what_it_is_a_change_of() ->
     before = Roster(ViewId(6, group[0].address), tuple(group))
     after = Roster(ViewId(7, group[0].address), tuple(group[:3]))
     me = group[2].address
-    receiver, context = Rosters(me, Config.make()), Context(me, GROUP, 1400, rare.never, tracing=False)
+    receiver, context = Rosters(me, Config.make()), Context(me, GROUP, Config(), rare.never, tracing=False)
     change = NewView(group[0].address, after.id, before.id, 0, 1, encode_roster(after, before))
     assert receiver.take(change, context) is None
     ((to, datagram),) = context.ready(None).transmits
@@ -346,7 +346,7 @@ def test_a_large_roster_in_lost_doubled_and_mixed_up_parts(seed: int) -> None:
     roster = Roster(ViewId(7, group[0].address), tuple(group))
     config = Config.make(max_frame_bytes=256)
     sender, receiver = Rosters(group[0].address, config), Rosters(group[9].address, config)
-    context = Context(group[0].address, GROUP, 256, rare.never, tracing=False)
+    context = Context(group[0].address, GROUP, Config.make(max_frame_bytes=256), rare.never, tracing=False)
     sender.send(group[9].address, roster, context)
     parts = [frame for _, datagram in context.ready(None).transmits for frame in decode(datagram).frames]
     assert len(parts) > 5

@@ -23,7 +23,7 @@ from gapless.locator import Locator
 from gapless.run import Run
 from gapless.transport import TcpMesh, tcp, tcp_streams
 from gapless.transport.driver import Driver
-from gapless.transport.tcp_link import CONFIRM, START, Hello, numbered
+from gapless.transport.tcp_link import CONFIRM, MOST_DATAGRAM_BYTES, START, Hello, numbered
 from gapless.wire import encode
 from gapless.wire.frames import Leave, Unreliable
 from tests.transport.networks import free_stream_ports
@@ -102,9 +102,10 @@ def test_what_is_sent_arrives_as_it_was(net: Net, host: str) -> None:
     rng = Random(1)
     wanted: dict[TcpMesh, list[bytes]] = {b: [], c: []}
     for _ in range(60):
-        size = rng.choice([1, 40, 1400, 60_000])
+        size = rng.choice([1, 40, 1400, 60_000, MOST_DATAGRAM_BYTES])
         to = rng.choice([None, B, WORLD])
-        transmits = [Transmit(to, rng.randbytes(rng.randrange(1, size + 1))) for _ in range(rng.randrange(1, 60))]
+        most = 60 if size < MOST_DATAGRAM_BYTES else 4
+        transmits = [Transmit(to, rng.randbytes(rng.randrange(1, size + 1))) for _ in range(rng.randrange(1, most))]
         a.send(transmits)
         for one in (b,) if to == B else (b, c):
             wanted[one] += [datagram for _, datagram in transmits]
@@ -160,12 +161,13 @@ def test_cut_streams_lose_and_repeat_nothing(net: Net) -> None:
     wanted: dict[TcpMesh, list[bytes]] = {a: [], b: []}
     for round_ in range(60):
         for one, other in ((a, b), (b, a)):
-            datagrams = [b"%d %d " % (round_, number) + bytes(rng.randrange(20_000)) for number in range(20)]
+            most_bytes = rng.choice([20_000, 20_000, 20_000, 200_000])
+            datagrams = [b"%d %d " % (round_, number) + bytes(rng.randrange(most_bytes)) for number in range(20)]
             one.send([Transmit(None, datagram) for datagram in datagrams])
             wanted[other] += datagrams
         if rng.random() < 0.7:
             net.until(lambda: link(a, b).stream and link(b, a).stream)
-            for _ in range(rng.randrange(3)):
+            for _ in range(rng.randrange(12)):
                 net.turn(0)
             cut(rng.choice([a, b]))
     net.until(lambda: all(len(net.got[one]) >= len(wanted[one]) for one in wanted))
@@ -185,7 +187,8 @@ def test_a_network_that_cuts_at_any_byte_loses_and_repeats_nothing(net: Net, see
         wanted: dict[TcpMesh, list[bytes]] = {one: [] for one in three}
         for number in range(300):
             one = rng.choice(three)
-            datagrams = [b"%d %d " % (one.locator.port, number) + bytes(rng.randrange(3000)) for _ in range(3)]
+            most_bytes = 45_000 if number % 50 == 49 else 3000
+            datagrams = [b"%d %d " % (one.locator.port, number) + bytes(rng.randrange(most_bytes)) for _ in range(3)]
             one.send([Transmit(None, datagram) for datagram in datagrams])
             for other in three:
                 wanted[other] += datagrams if other is not one else []
@@ -219,6 +222,34 @@ def test_a_new_process_at_the_same_place_starts_anew(net: Net) -> None:
     assert net.got[again][-1] == b"while nobody is there"
     assert net.got[a][10:] == [b"hello again"]
     net.settle()
+
+
+def test_large_datagrams_in_a_row_are_not_copied_together(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a large one only the length of the next is read, then all of that in one piece, if it is there."""
+    a, b = net.open(), net.open()
+    net.meet(a, b)
+    datagrams = [bytes([number]) * 200_000 for number in range(6)]
+    a.send([Transmit(B, b"first")])
+    net.until(lambda: net.got[b])
+    calls: list[int] = []
+    stream = link(b, a).stream
+    go_on = stream.go_on
+
+    def counted() -> bytes | None:
+        datagram: bytes | None = go_on()
+        calls.append(len(datagram or b""))
+        return datagram
+
+    monkeypatch.setattr(stream, "go_on", counted)
+    for datagram in datagrams:
+        a.send([Transmit(B, datagram)])
+    net.until(lambda: len(net.got[b]) == 7)
+    assert net.got[b][1:] == datagrams
+    assert calls.count(200_000) >= 4, "most of them ended by a read of their own"
+    a.send([Transmit(B, b"small"), Transmit(B, b"again")])
+    net.until(lambda: net.got[b][7:] == [b"small", b"again"])
+    net.settle()
+    assert a.problems.counters == b.problems.counters == {}
 
 
 def test_a_stream_is_opened_again_when_nobody_answers(net: Net) -> None:
@@ -400,7 +431,7 @@ def long_record(size: int, kind: int = 0) -> bytes:
         ("start", [{}, numbered(START, 0)]),
         ("record", [{}, numbered(CONFIRM, 0)]),
         ("record", [{}, numbered(START, 1), numbered(START, 1)]),
-        ("record", [{}, numbered(START, 1), long_record(65_536)]),
+        ("record", [{}, numbered(START, 1), long_record(MOST_DATAGRAM_BYTES + 1)]),
         ("record", [{}, numbered(START, 1), long_record(0)]),
         ("record", [{}, numbered(START, 1), long_record(8, kind=3)]),
         ("record", [{}, numbered(START, 1), long_record(9, kind=1)]),

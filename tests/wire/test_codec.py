@@ -280,7 +280,7 @@ BAD_FRAMES: list[Frame] = [
     Data(Run.of(ORIGIN, 1, [b"a"]), first=True),
     Data(Run.of(ORIGIN, 1, [b"a"]), epoch=7, first=True),
     *(Data(Run.of(ORIGIN, 1, [b"a"]), epoch=epoch) for epoch in (-1, U32_MAX + 1, CONNECTION - 1, U64_MAX + 1)),
-    Data(Run.of(ORIGIN, 1, [b"x" * 65_496])),
+    Data(Run.of(ORIGIN, 1, [b""] * 65_536)),
     Ack(ORIGIN, SEQNO_MAX + 1, 0),
     Ack(ORIGIN, 1, U32_MAX + 1),
     Nak(ORIGIN, ((3, 2),)),
@@ -411,3 +411,53 @@ def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(frame: Data, a
 def test_only_one_data_frame_can_be_bare(frames: list[Frame]) -> None:
     with pytest.raises(LocalProtocolError, match="one DATA frame"):
         encode(GROUP, SENDER, frames, None, bare=True)
+
+
+# Frames that are longer than their length field can say
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize(("epoch", "addressee"), [(0, None), (9, None), (CONNECTION, 7)])
+@pytest.mark.parametrize("size_bytes", [200_000, 65_535 - 38 - 7 * 2, 65_535 - 38 - 7 * 2 + 1])
+def test_a_long_run_goes_to_the_end_of_its_datagram(
+    size_bytes: int, epoch: int, addressee: int | None, bare: bool
+) -> None:
+    sizes = [size_bytes // 7] * 6 + [size_bytes - size_bytes // 7 * 6]
+    frame = Data(Run.of(SENDER, 5, [b"x" * size for size in sizes]), epoch=epoch)
+    datagram = encode(GROUP, SENDER, [frame], addressee, bare)
+    assert decode(datagram) == Datagram(GROUP, SENDER, (frame,), addressee, bare)
+    length = int.from_bytes(datagram[(at := 32 if addressee is None else 40) + 2 : at + 4], "little")
+    counted = len(datagram) - at - 4
+    assert length == (counted if counted <= 0xFFFF else 0)
+    assert codec.size_bytes(frame) == len(datagram) - at
+    if not epoch:
+        assert codec.encode_parts(GROUP, SENDER, frame, 250_000, addressee, bare) == [datagram]
+
+
+def test_a_long_frame_is_the_last_of_its_datagram() -> None:
+    long, ack = Data(Run.of(SENDER, 5, [b"x" * 60_000] * 2)), Ack(SENDER, 1, 1)
+    assert decode(encode(GROUP, SENDER, [ack, long])).frames == (ack, long)
+    with pytest.raises(LocalProtocolError, match="last of its datagram"):
+        encode(GROUP, SENDER, [long, ack])
+
+
+@pytest.mark.parametrize("frame", [Data(Run.of(SENDER, 5, [b"x" * 60_000])), Ack(SENDER, 1, 1)])
+def test_a_frame_that_could_say_its_length_has_to(frame: Frame) -> None:
+    """What can be said can be said in one way only."""
+    told = bytearray(encode(GROUP, SENDER, [frame]))
+    told[34:36] = bytes(2)
+    told[4:8] = crc32(told[8:]).to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError) as refused:
+        decode(bytes(told))
+    assert refused.value.reason == "length"
+
+
+def test_only_messages_go_to_the_end_of_a_datagram() -> None:
+    told = bytearray(encode(GROUP, SENDER, [Ack(SENDER, 1, 1)]) + bytes(70_000))
+    told[34:36] = bytes(2)
+    told[4:8] = crc32(told[8:]).to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError) as refused:
+        decode(bytes(told))
+    assert refused.value.reason == "length"
+    with pytest.raises(LocalProtocolError):
+        encode(GROUP, SENDER, [StateChunk(ORIGIN, 1, 0, b"x" * 70_000)])

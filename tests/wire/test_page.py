@@ -8,7 +8,7 @@ import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import U64_MAX, Address, Place, group_id
-from gapless.run import ACKED, ALONE, BEGIN, END, NOT_BACK, PIECE, Run
+from gapless.run import ACKED, ALONE, BEGIN, END, MAX_PART_BYTES, NOT_BACK, PIECE, Run
 from gapless.wire import (
     Ack,
     Data,
@@ -224,14 +224,17 @@ def test_the_limits_are_those_of_the_code() -> None:
     def nak(count: int) -> Nak:
         return Nak(ORIGIN, tuple((seqno, seqno) for seqno in range(1, count + 1)))
 
-    count, size = limits.pop("messages in a frame"), limits.pop("one message in a frame")
-    assert (encodes(data(count, 0)), encodes(data(count + 1, 0))) == (True, False)
-    assert (encodes(data(1, size)), encodes(data(1, size + 1))) == (True, False)
-    for wide in (lambda run: Data(run, epoch=1), lambda run: OutOfBand(run, 0)):
-        assert (encodes(wide(data(count - 4, 0).run)), encodes(wide(data(count - 3, 0).run))) == (True, False)
-        assert (encodes(wide(data(1, size - 8).run)), encodes(wide(data(1, size - 7).run))) == (True, False)
+    def aside(count: int, size: int) -> OutOfBand:
+        return OutOfBand(data(count, size).run, 0)
+
+    most = limits.pop("messages in a DATA frame")
+    assert (encodes(data(most, 0)), encodes(data(most + 1, 0))) == (True, False)
+    count, size = limits.pop("messages in another frame"), limits.pop("one message in another frame")
+    assert (encodes(aside(count, 0)), encodes(aside(count + 1, 0))) == (True, False)
+    assert (encodes(aside(1, size)), encodes(aside(1, size + 1))) == (True, False)
     assert codec.run_room_bytes(codec.DATAGRAM_MAX_BYTES, 1) == room_bytes - 8
-    assert limits.pop("frame") == codec.size_bytes(data(1, size))
+    assert limits.pop("frame that is not DATA") == codec.size_bytes(aside(1, size))
+    assert limits.pop("one message in a DATA frame") == MAX_PART_BYTES
     ranges, span = limits.pop("ranges in a NAK or OUT_OF_BAND_ACK"), limits.pop("messages in a range")
     assert (encodes(nak(ranges)), encodes(nak(ranges + 1))) == (True, False)
     assert (encodes(nak(ranges)._replace(epoch=1)), encodes(nak(ranges + 1)._replace(epoch=1))) == (True, False)

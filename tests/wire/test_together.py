@@ -8,10 +8,10 @@ from hypothesis import given, strategies as st
 
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ACKED, BEGIN, PIECE, Run
+from gapless.run import ACKED, BEGIN, PIECE, Run, RunWithin
 from gapless.wire import Ack, Data, Frame, decode, encode
-from gapless.wire.codec import SEQNO_MAX
-from gapless.wire.frames import CONNECTION
+from gapless.wire.codec import SEQNO_MAX, cut
+from gapless.wire.frames import CONNECTION, Datagram
 from gapless.wire.together import decode_together
 
 A, B = Address(1, 1), Address(2, 1)
@@ -159,12 +159,34 @@ def test_any_datagrams_say_together_what_they_say_one_by_one(said: list[tuple[Ad
 
 
 def test_a_run_does_not_outgrow_the_largest_frame() -> None:
-    datagrams = [plain(at, size_bytes=1000) for at in range(1, 200)]
+    datagrams = [plain(at, size_bytes=1000) for at in range(1, 400)]
     found = [said for said, _ in decode_together(datagrams) if not isinstance(said, RemoteProtocolError)]
     runs = [frame.run for said in found for frame in said.frames if isinstance(frame, Data)]
-    assert len(runs) == 4
-    assert max(one.size_bytes for one in runs) < 62_000
+    assert len(runs) == 2
+    assert max(one.size_bytes for one in runs) < 258_000
     assert at_once(datagrams) == one_by_one(datagrams)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_large_datagrams_become_one_run_and_are_copied_only_if_somebody_wants_them_so(bare: bool) -> None:
+    whole = run(1, 200, size_bytes=1000)
+    datagrams = cut(encode(GROUP, A, [Data(whole)], None, bare), 65_000)
+    assert len(datagrams) == 4
+    ((said, times),) = decode_together([*datagrams])
+    assert times == 4
+    assert isinstance(said, Datagram)
+    (frame,) = said.frames
+    assert isinstance(frame, Data)
+    assert isinstance(frame.run, RunWithin)
+    assert [datagram for datagram, _ in frame.run._where] == datagrams, "they lie where they came"
+    assert (frame.run.size_bytes, frame.run.last) == (whole.size_bytes, 200)
+    assert frame.run.part(64, 67) == whole.part(64, 67)
+    assert frame.run.messages() == whole.messages()
+    assert bytes(frame.run.buffer) == frame.run.payload == whole.payload
+    assert frame.run == whole
+    assert at_once(datagrams) == one_by_one(datagrams)
+    without_one = [datagrams[0], *datagrams[2:]]
+    assert at_once(without_one) == one_by_one(without_one)
 
 
 def test_the_last_seqnos_are_not_passed() -> None:

@@ -15,6 +15,7 @@ from gapless.wire.frames import Data, Frame
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gapless.config import Config
     from gapless.core.rare import Rarely
     from gapless.core.ready import Event, ViewInstalled
     from gapless.identity import Address
@@ -43,6 +44,7 @@ class Context:
         "_most_bytes",
         "_passed",
         "_ready",
+        "_whole_runs",
         "counters",
         "now_ns",
         "rarely",
@@ -51,18 +53,14 @@ class Context:
         "wall_ns",
     )
 
-    def __init__(
-        self, me: Address, group: int, max_frame_bytes: int, rarely: Rarely, *, tracing: int, bare: bool = False
-    ) -> None:
-        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows.
-
-        ``bare``: messages need no checksum.
-        """
-        self._bare = bare
+    def __init__(self, me: Address, group: int, config: Config, rarely: Rarely, *, tracing: int) -> None:
+        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
+        self._bare = config.checksum == "headers"
+        self._whole_runs = config.whole_runs
         self._me = me
         self._group = group
-        self._max_frame_bytes = max_frame_bytes
-        self._most_bytes = max_frame_bytes - ADDRESSED_HEADER_BYTES
+        self._max_frame_bytes = config.max_frame_bytes
+        self._most_bytes = config.max_frame_bytes - ADDRESSED_HEADER_BYTES
         self.tracing = int(tracing)
         self._passed: dict[object, int] = {}
         self.rarely = rarely
@@ -204,7 +202,10 @@ class Context:
             if frame_bytes > self._most_bytes and type(frame) is Data:
                 if pending is not None:
                     transmits.append(self._seal(to, open_frames.pop(to)))
-                self._cut(to, frame, transmits)
+                if self._whole_runs:
+                    transmits.append(self._seal(to, (frame,)))
+                else:
+                    self._cut(to, frame, transmits)
                 continue
             if pending is None:
                 open_frames[to] = [frame]

@@ -77,11 +77,11 @@ class Outbound:
         self.holds = Holds()
         numbered = int(epoch > 0 or row.numbering == "view")
         self.repairs = Repairs(config, numbered, to_one=to is not None)
-        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, numbered), tickets)
+        self.queue = SendQueue(run_room_bytes(config.max_frame_bytes, numbered), tickets, config.max_run_bytes)
+        self._cut_bytes = max(self.queue.room_bytes, config.max_run_bytes * config.whole_runs)
         self.starts: dict[Address, int] = {}
         self.closed = False
-        self._skipped = 0  # what had been sent when a view came that was not the next one
-        self.stable = 0
+        self._skipped = self.stable = 0  # skipped: what had been sent when a view came that was not the next one
         self._unconfirmed: set[Address] = set()
         self._tracked: dict[int, int] = {}
         self.view = 0
@@ -159,9 +159,9 @@ class Outbound:
         run = Run.of(self.me, first, batch.messages, batch.flags, self.view, context.sent_ns, batch.each_bytes)
         added = self.window.add(run)
         assert added.accepted == run.count, f"{run} had room, yet {added}"
-        self.shares.sent(run, self.queue.room_bytes)
+        self.shares.sent(run, self._cut_bytes)
         if context.tracing and self.to != self.me:
-            for part in run.framed(self.queue.room_bytes):
+            for part in run.framed(self._cut_bytes):
                 context.step("SEND", self.me, part.first, part.last, epoch=self.epoch, to=self.to, run=part)
         if self.to is None:
             context.transmit(None, Data(run, False, self.epoch))

@@ -2,8 +2,8 @@
 
 On sending: the messages join the queue. While the window has room, messages from the head of the queue are packed into
 runs; only then are they numbered (P-06, P-14). So a send that is cancelled or times out leaves no hole, and the order
-on the wire is the order of the numbers. Where frames are small a run fills many of them: it is stored as one, and cut
-into frames on its way out (context.py).
+on the wire is the order of the numbers. A run may be larger than a frame: it is numbered and stored as one, and cut
+into frames on its way out, unless the transport takes it whole (context.py).
 
 A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has a number the
 message is accepted: the rest follows as room comes, and it cannot be cancelled any more.
@@ -19,13 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.core.ready import GivenUp
 from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
 from gapless.sendable import Payloads
+from gapless.wire.codec import RUN_MAX_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-MOST_RUN_BYTES = 60_000
-"""A run is not made larger than this, unless a frame is."""
 
 
 class Batch(NamedTuple):
@@ -114,8 +111,8 @@ class SendQueue:
 
     __slots__ = ("_most_bytes", "_tickets", "_waiting", "room_bytes")
 
-    def __init__(self, room_bytes: int, tickets: Tickets | None = None, most_bytes: int = MOST_RUN_BYTES) -> None:
-        """Begin; a frame has room for ``room_bytes`` of a run, and a run is made of frames up to ``most_bytes``."""
+    def __init__(self, room_bytes: int, tickets: Tickets | None = None, most_bytes: int = 0) -> None:
+        """Begin; a frame has room for ``room_bytes`` of a run, and a run may have ``most_bytes`` if that is more."""
         self.room_bytes = min(room_bytes, MAX_PART_BYTES)
         self._most_bytes = max(self.room_bytes, most_bytes)
         self._waiting: deque[Waiting] = deque()
@@ -153,6 +150,7 @@ class SendQueue:
         """
         if not self._waiting or room <= 0:
             return None
+        room = min(room, RUN_MAX_COUNT)
         limit_bytes = self._most_bytes if room_bytes is None else min(self._most_bytes, room_bytes)
         head = self._waiting[0]
         if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self.room_bytes:

@@ -71,8 +71,7 @@ class Streams:
         self.outbound = Outbound(me, config, self.row, self._tickets)
         self.inbound: dict[Address, Inbound] = {}
         self._rng = rng
-        bare = config.checksum == "headers"
-        self._context = Context(me, group, config.max_frame_bytes, rarely, tracing=tracing, bare=bare)
+        self._context = Context(me, group, config, rarely, tracing=tracing)
         self._credit = Credit(config.max_unconsumed, config.max_batch_size)
         self.connections = Connections(me, config, rng, self._tickets, self._credit)
         self.aside = Aside(me, config, self._credit)

@@ -52,6 +52,8 @@ class Chaos:
         self.locator = transport.locator
         self.book = transport.book
         self.max_frame_bytes = transport.max_frame_bytes
+        self.max_run_bytes = transport.max_run_bytes
+        self.whole_runs = transport.whole_runs
         self.receive_buffer_bytes = transport.receive_buffer_bytes
         self.problems = transport.problems
         self.keeps_bytes = False

@@ -354,7 +354,7 @@ class Handle:
 
 
 def fitted(config: Config, transport: Transport) -> Config:
-    """Return ``config`` as it fits the transport: its buffer, and frames as large as its path takes.
+    """Return ``config`` as it fits the transport: its buffer, and frames and runs as large as its path takes well.
 
     A smaller frame that somebody has asked for stays. Work is by the frame: of a large buffer no more is advertised
     than ``frames_ahead``, or more would wait in it, and with it each question for what was lost, and each answer.
@@ -368,12 +368,17 @@ def fitted(config: Config, transport: Transport) -> Config:
     buffer_bytes = transport.receive_buffer_bytes
     if config.frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
+    run_bytes = config.max_run_bytes
+    if run_bytes == KNOBS["max_run_bytes"].default:
+        run_bytes = transport.max_run_bytes
     checksum = config.checksum
     if checksum == "auto":
         checksum = "headers" if transport.keeps_bytes else "all"
     return config.replace(
         checksum=checksum,
         max_frame_bytes=asked_bytes,
+        max_run_bytes=run_bytes,
+        whole_runs=transport.whole_runs,
         receive_buffer_bytes=buffer_bytes,
         max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
     )

@@ -28,9 +28,9 @@ from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport import sockets
-from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, Book
+from gapless.transport.base import LARGE_RUN_BYTES, LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, TURN_BYTES, Book
 from gapless.transport.tcp_link import CONFIRM, HEAD_BYTES, MOST_DATAGRAM_BYTES, START, head
-from gapless.transport.tcp_stream import BUFFER_BYTES
+from gapless.transport.tcp_stream import BUFFER_BYTES, LARGE_BYTES
 from gapless.transport.tcp_streams import DEAD_NS, MOST_DIALS, Streams, name_of
 from gapless.transport.udp import PORTS, by_target
 from gapless.units import NS_PER_MS
@@ -81,6 +81,8 @@ class TcpMesh(Streams):
         super().__init__(listener, dead_after_ns)
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
+        self.max_run_bytes = LARGE_RUN_BYTES
+        self.whole_runs = True
         self.receive_buffer_bytes = receive_buffer_bytes
         self.keeps_bytes = advertise is None and self.locator.ip.is_loopback
         self.book = Book(self.locator, discovery or Discovery(), self._resolve)
@@ -123,23 +125,44 @@ class TcpMesh(Streams):
         return found
 
     def _readable(self, stream: Stream, found: list[bytes]) -> None:
+        left_bytes = TURN_BYTES
         try:
-            data = stream.read(self._buffer)
-            if data is None:
-                self._lost(stream, "stream.ended", "the other side has closed it")
-                return
-            at = 0
-            if stream.heard is None:
-                at = self._hear(stream, data)
-            at = self._records(stream, data, at, found)
-            if not stream.closed:
-                stream.rest = bytes(data[at:])
+            while left_bytes > 0:
+                size_bytes = self._read_on(stream, found) if stream.missing_bytes else self._read(stream, found)
+                if not size_bytes:
+                    self._lost(stream, "stream.ended", "the other side has closed it")
+                if stream.closed or not (stream.missing_bytes or stream.after_large):
+                    return
+                left_bytes -= size_bytes
         except BlockingIOError:
             return
         except OSError as error:
             self._lost(stream, f"stream.{name_of(error)}", error)
         except RemoteProtocolError as error:
             self._lost(stream, f"stream.{error.reason}", error, loud=True)
+
+    def _read(self, stream: Stream, found: list[bytes]) -> int:
+        """Take what one call brings; return how much that was, nothing at the end."""
+        data = stream.read(self._buffer)
+        if data is None:
+            return 0
+        at = 0
+        if stream.heard is None:
+            at = self._hear(stream, data)
+        at = self._records(stream, data, at, found)
+        if not stream.closed:
+            stream.rest = bytes(data[at:])
+        return len(data)
+
+    def _read_on(self, stream: Stream, found: list[bytes]) -> int:
+        """Go on with a large datagram; return as ``_read`` does."""
+        before_bytes = stream.missing_bytes
+        datagram = stream.go_on()
+        if datagram is None:
+            return 0
+        if datagram and self._take(stream, datagram, found):
+            self._took(stream, 1, len(datagram))
+        return before_bytes - stream.missing_bytes
 
     def _records(self, stream: Stream, data: memoryview, at: int, found: list[bytes]) -> int:
         """Add the datagrams that are complete; return where the rest begins."""
@@ -152,24 +175,31 @@ class TcpMesh(Streams):
                 kind, size = head(data, at)
             body, stop = at + HEAD_BYTES, at + HEAD_BYTES + size
             if stop > end:
+                if not kind and size >= LARGE_BYTES and stream.started:
+                    stream.begin(data[body:], size)
+                    at = end
                 break
             if kind:
                 self._on_number(stream, kind, *_NUMBER.unpack_from(data, body))
             elif not stream.started:
                 raise RemoteProtocolError("start", "a datagram came before it")
-            elif stream.again:
-                stream.again -= 1
-                self.problems.counters["received.again"] += 1
-            else:
-                datagram = bytes(data[body:stop])
-                if datagram[_SENDER] != stream.sender:
-                    self._see(stream, datagram)
-                found.append(datagram)
+            elif self._take(stream, bytes(data[body:stop]), found):
                 count, size_bytes = count + 1, size_bytes + size
             at = stop
         if count:
             self._took(stream, count, size_bytes)
         return at
+
+    def _take(self, stream: Stream, datagram: bytes, found: list[bytes]) -> bool:
+        """Add a datagram that has come; return whether it is new."""
+        if stream.again:
+            stream.again -= 1
+            self.problems.counters["received.again"] += 1
+            return False
+        if datagram[_SENDER] != stream.sender:
+            self._see(stream, datagram)
+        found.append(datagram)
+        return True
 
     def _took(self, stream: Stream, count: int, size_bytes: int) -> None:
         assert stream.link is not None

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from gapless.transport.tcp_stream import Stream
 
 MAGIC = b"GLT1"
-MOST_DATAGRAM_BYTES = 65_535
+MOST_DATAGRAM_BYTES = 1 << 18
 """A stream that announces a longer datagram is not one of ours."""
 BATCH_BYTES = 1 << 18
 """So much is given to the kernel in one call, about."""
 BATCH_DATAGRAMS = 128
 """So many datagrams at most, since a call takes only so many pieces."""
-CONFIRM_BYTES = 1 << 18
+CONFIRM_BYTES = 1 << 20
 """After so many bytes of datagrams a confirmation goes out at once."""
 CONFIRM_DATAGRAMS = 256
 """After so many datagrams too."""
@@ -150,12 +150,12 @@ class Link:
         self.waiting.append(datagram)
         self.held_bytes += len(datagram)
 
-    def batch(self, *, confirm: bool) -> list[bytes]:
+    def batch(self, *, confirm: bool) -> list[bytes | memoryview]:
         """Return pieces to write now, and take the datagrams among them for sent.
 
         A confirmation that is owed goes along with datagrams, or alone if ``confirm``.
         """
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         waiting, sent = self.waiting, self.sent
         if self.received > self.told and (waiting or confirm):
             pieces.append(numbered(CONFIRM, self.received))

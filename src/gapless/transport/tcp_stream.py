@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from gapless.transport.tcp_link import BATCH_BYTES, HEAD_BYTES, MOST_DATAGRAM_BYTES
+from gapless.transport.tcp_link import BATCH_BYTES, HEAD_BYTES
 
 if TYPE_CHECKING:
     from gapless.locator import Locator
     from gapless.transport.tcp_link import Hello, Link
 
-BUFFER_BYTES = BATCH_BYTES + HEAD_BYTES + MOST_DATAGRAM_BYTES
+LARGE_BYTES = 1 << 15
+"""A datagram of so many bytes that has come in part is waited for by itself."""
+BUFFER_BYTES = LARGE_BYTES + BATCH_BYTES
 """Room for a record that has come in part, and as much again as one call may bring."""
 _KEEP_IDLE_S, _KEEP_INTERVAL_S, _KEEP_COUNT = 5, 2, 3
 
@@ -38,22 +40,48 @@ class Stream:
         """How many of the next datagrams have come before, on another stream."""
         self.sender = b""
         """Who spoke last, in the form of a datagram's header."""
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         self.rest = b""
+        self.missing_bytes = 0
+        """What is still to come of a large datagram that has begun."""
+        self._parts: list[bytes] = []
+        self.after_large = False
+        """Whether the last thing that came was such a datagram: then there may be another."""
 
     def read(self, buffer: memoryview) -> memoryview | None:
-        """Return what has come and is not worked on yet, None at the end of the stream."""
+        """Return what has come and is not worked on yet, None at the end of the stream.
+
+        Behind a large datagram there is often another: then only its length is read, and the rest by ``go_on``.
+        """
         size = len(self.rest)
         buffer[:size] = self.rest
-        count = self.socket.recv_into(buffer[size:])
+        end = max(size + 1, HEAD_BYTES) if self.after_large else len(buffer)
+        self.after_large = False
+        count = self.socket.recv_into(buffer[size:end])
         return buffer[: size + count] if count else None
+
+    def begin(self, front: memoryview, size_bytes: int) -> None:
+        """Keep what has come of a large datagram; the rest is read by itself, so that it is copied only once."""
+        self._parts, self.missing_bytes = [bytes(front)] if front else [], size_bytes - len(front)
+
+    def go_on(self) -> bytes | None:
+        """Return the datagram that has begun once all of it has come, until then nothing, None at the end."""
+        part = self.socket.recv(self.missing_bytes)
+        if not part:
+            return None
+        self._parts.append(part)
+        self.missing_bytes -= len(part)
+        if self.missing_bytes:
+            return b""
+        parts, self._parts, self.after_large = self._parts, [], True
+        return part if len(parts) == 1 else b"".join(parts)
 
     def write(self) -> None:
         """Write what is to go out, as much of it as the kernel takes."""
         count = self.socket.sendmsg(self.out)
         for at, piece in enumerate(self.out):
             if count < len(piece):
-                self.out = [piece[count:], *self.out[at + 1 :]]
+                self.out = [memoryview(piece)[count:], *self.out[at + 1 :]]
                 return
             count -= len(piece)
         self.out = []

@@ -1,6 +1,8 @@
 """UDP: one socket, one port; to each member its own copy (mesh), or one for all of them (multicast).
 
 On sending: datagrams of equal size to the same target leave in one call (UDP_SEGMENT), where the kernel can do that.
+On loopback large ones go by memory that is shared (shared.py), if everybody whom they are for can read it; else they
+are cut to what a socket takes.
 
 On reception: a call may bring many datagrams of one sender (UDP_GRO); they are cut apart once. Where a datagram came
 from is noted, for a stranger that nobody has located yet. What was said to one member is given behind everything that
@@ -13,16 +15,26 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.core.ready import WORLD
 from gapless.discovery import Discovery
-from gapless.errors import TransportError
+from gapless.errors import RemoteProtocolError, TransportError
 from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport import sockets
-from gapless.transport.base import RECEIVE_BUFFER_BYTES, TURN_BYTES, Book, Problems
+from gapless.transport.base import (
+    LARGE_RUN_BYTES,
+    RECEIVE_BUFFER_BYTES,
+    RUN_BYTES,
+    TURN_BYTES,
+    Book,
+    Problems,
+)
+from gapless.transport.shared import AVAILABLE, LARGE_BYTES, MAGIC, Sharing
+from gapless.wire.codec import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +65,8 @@ class UdpMesh:
 
     ``host`` is the address of this machine that others reach it at, by default that of its route to the outside, or
     loopback if there is none. ``ports`` are tried in turn; 0 means whichever is free. ``discovery`` says where others
-    could be; its multicast groups are used to find members, and for nothing else.
+    could be; its multicast groups are used to find members, and for nothing else. Without ``shared`` no memory is
+    shared on loopback, and without ``offload`` each datagram has a call of its own.
     """
 
     def __init__(
@@ -64,13 +77,15 @@ class UdpMesh:
         discovery: Discovery | None = None,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
         offload: bool = True,
+        shared: bool = True,
     ) -> None:
         self.problems = Problems()
         self._socket = sockets.bind(host or sockets.default_host(), [ports] if isinstance(ports, int) else list(ports))
         self.receive_buffer_bytes = sockets.ask_for_buffers(self._socket, receive_buffer_bytes)
         self.locator = Locator.from_sockaddr(self._socket.getsockname())
         self.max_frame_bytes = sockets.path_frame_bytes(self.locator)
-        self.keeps_bytes = self.locator.ip.is_loopback
+        self.keeps_bytes = self.whole_runs = self.locator.ip.is_loopback
+        self.max_run_bytes = LARGE_RUN_BYTES if self.whole_runs else RUN_BYTES
         discovery = discovery or Discovery()
         self.book: Book[Sockaddr] = Book(self.locator, discovery, self._resolve)
         self._own: Sockaddr = self.locator.sockaddr
@@ -85,6 +100,8 @@ class UdpMesh:
             sockets.ignore(pair.receive, self.locator)
         self.segments = offload and sockets.can_segment(self._socket)
         self.coalesces = offload and sum(map(sockets.coalesce, self._receivers)) == len(self._receivers)
+        self.sharing = Sharing(self._send_one, self.problems) if shared and self.keeps_bytes and AVAILABLE else None
+        self._others: Sequence[Sockaddr] = ()
         self._sources: dict[Any, bytes] = {}
         self._alone: list[bytes] = []
         self._waited = 0
@@ -145,18 +162,33 @@ class UdpMesh:
         except OSError as error:
             self.problems.add(f"receive.{_name(error)}", error)
             return 0
-        size_bytes = max(1, len(data))
         if source == self._own:
-            return size_bytes  # the network gave back what this member said to a multicast group
-        if self._sources.get(source) != data[16:32]:
-            self._see(source, data)
+            return max(1, len(data))  # the network gave back what this member said to a multicast group
         for level, kind, value in ancillary:
             if level == sockets.UDP and kind == sockets.UDP_GRO:
                 (step_bytes,) = _INT.unpack_from(value)
-                found += [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
-                return size_bytes
-        found.append(data)
-        return size_bytes
+                several = [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
+                return sum([self._take(one, source, found) for one in several])
+        return self._take(data, source, found)
+
+    def _take(self, datagram: bytes, source: Any, found: list[bytes]) -> int:
+        """Add a datagram, or what it says where it lies; return how much that is."""
+        if datagram.startswith(MAGIC):
+            return self._take_note(datagram, source, found)
+        if self._sources.get(source) != datagram[16:32]:
+            self._see(source, datagram)
+        found.append(datagram)
+        return max(1, len(datagram))
+
+    def _take_note(self, note: bytes, source: Any, found: list[bytes]) -> int:
+        if self.sharing is None:
+            self.problems.counters["shared.unasked"] += 1
+            return len(note)
+        named = self.sharing.take(note, source)
+        if named and self._sources.get(source) != named[0][16:32]:
+            self._see(source, named[0])
+        found += named
+        return sum(map(len, named)) or len(note)
 
     def _see(self, source: Any, datagram: bytes) -> None:
         if len(datagram) < _SENDER.size:
@@ -171,8 +203,28 @@ class UdpMesh:
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Put datagrams on the network, equal ones to the same target together."""
         for to, datagrams in by_target(transmits):
+            fitting = self._fitted(to, datagrams)
             for place in self._places(to):
-                self._send_to(place, datagrams)
+                self._send_to(place, fitting)
+
+    def _fitted(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
+        """Return what to send for datagrams: notes for those that are large, or such that a socket takes."""
+        if not self.whole_runs or max(map(len, datagrams)) < LARGE_BYTES:
+            return datagrams
+        if self.sharing is not None and to != WORLD:
+            if self._others is not self.book.others:
+                self._others = self.book.others
+                self.sharing.forget(self._others)
+            places = self._others if to is None else self._places(to)
+            datagrams = self.sharing.lay(datagrams, places)
+        return [part for one in datagrams for part in self._cut(one)]
+
+    def _cut(self, datagram: bytes) -> Sequence[bytes]:
+        """Return a datagram in such parts as a socket takes; one that cannot be cut is left to it to refuse."""
+        if len(datagram) > self.max_frame_bytes:
+            with suppress(RemoteProtocolError):
+                return cut(datagram, self.max_frame_bytes)
+        return (datagram,)
 
     def _places(self, to: Address | None) -> Sequence[Sockaddr]:
         if to is None:
@@ -210,6 +262,9 @@ class UdpMesh:
             except OSError as error:
                 self._refused(error, place, 1)
 
+    def _send_one(self, datagram: bytes, place: Sockaddr) -> None:
+        self._send_each(place, (datagram,))
+
     def _refused(self, error: OSError, place: Sockaddr, times: int) -> None:
         self.problems.add(f"send.{_name(error)}", f"to {place[0]} port {place[1]}: {error}", times)
 
@@ -217,6 +272,8 @@ class UdpMesh:
         """Close every socket."""
         for one in self._receivers:
             one.close()
+        if self.sharing is not None:
+            self.sharing.close()
 
 
 class UdpMulticast(UdpMesh):

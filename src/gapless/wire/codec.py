@@ -20,9 +20,17 @@ from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
 from gapless.run import ACKED, ALONE, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
 from gapless.wire import fields, membership
-from gapless.wire.fields import check_epoch, check_progress, check_ranges, exact, prefix, unpack_progress
+from gapless.wire.fields import (
+    LENGTH_MAX,
+    check_epoch,
+    check_progress,
+    check_ranges,
+    exact,
+    length_field,
+    prefix,
+    unpack_progress,
+)
 from gapless.wire.frames import (
-    CONNECTION,
     Ack,
     Close,
     Data,
@@ -39,6 +47,17 @@ from gapless.wire.frames import (
     Unreliable,
     Vote,
 )
+from gapless.wire.rules import (
+    STARTS,
+    check_digest,
+    check_first,
+    check_floor,
+    check_mark,
+    check_plain,
+    check_some,
+    check_tail,
+    check_unnumbered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +70,6 @@ ADDRESSED = 0x02
 """Header flag: the incarnation that the datagram is for follows the header."""
 BARE = 0x04
 """Header flag: there is one DATA frame, and the checksum leaves out its messages."""
-STARTS = 0x01
-"""Tail flag: the fields start and reader count."""
 FIRST = 0x20
 """Data flag: the connection starts with this run. It belongs to the frame, not to the run."""
 EPOCH = fields.EPOCH
@@ -73,6 +90,8 @@ SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 """A run that starts below this ends within the largest seqno, whatever its count."""
 DATAGRAM_MAX_BYTES = 65507
 """The largest datagram that UDP over IPv4 carries."""
+RUN_MAX_COUNT = 0xFFFF
+"""Messages in one DATA frame."""
 
 _PREAMBLE = Struct("<2sBBI")
 _WHO = Struct("<QQQ")
@@ -165,27 +184,35 @@ def encode(
 
     The messages of a ``bare`` one, which is a single DATA frame, are not in its checksum.
     """
+    if bare and (len(frames) > 1 or type(frames[0]) is not Data):
+        raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
     parts: list[bytes] = [b"", b""]
+    messages: Sequence[bytes] = ()
     try:
         parts[1] = _WHO.pack(group, *sender)
         if addressee is not None:
             parts[1] += _EPOCH.pack(addressee)
-        for frame in frames:
-            _ENCODERS[type(frame)](parts, frame)
+        if bare:
+            messages = _encode_front(parts, frames[0])  # type: ignore[arg-type]
+        else:
+            for frame in frames:
+                _ENCODERS[type(frame)](parts, frame)
     except (StructError, RemoteProtocolError) as error:
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
-    flags = 0 if addressee is None else ADDRESSED
-    if bare:
-        if len(frames) > 1 or type(frames[0]) is not Data:
-            raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
-        flags |= BARE
+    if len(frames) > 1 and any(type(one) is Data and _goes_to_the_end(one) for one in frames[:-1]):
+        raise LocalProtocolError("a frame that is too long to say its length has to be the last of its datagram")
+    flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
     checksum = flags
-    for part in parts[:-1] if bare else parts:
+    for part in parts:
         checksum = crc32(part, checksum)
     parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
-    return b"".join(parts)
+    return b"".join((*parts, *messages))
+
+
+def _goes_to_the_end(frame: Data) -> bool:
+    return size_bytes(frame) - _PREFIX_LENGTH_BYTES > LENGTH_MAX
 
 
 def encode_parts(
@@ -213,7 +240,7 @@ def encode_parts(
     found = []
     for head, tail, begin, end in run.cuts(room_bytes):
         count = tail - head
-        length = fixed_bytes + LENGTH_BYTES * count + end - begin
+        length = length_field(fixed_bytes + LENGTH_BYTES * count + end - begin)
         fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, first + head, view, sent_ns, count)
         front = fixed + lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail]
         messages = payload[begin:end]
@@ -222,28 +249,47 @@ def encode_parts(
     return found
 
 
+def cut(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
+    """Return datagrams of at most ``max_frame_bytes`` that say what one with a single DATA frame says.
+
+    RemoteProtocolError if it is none.
+    """
+    group, sender, frames, addressee, bare = decode(datagram)
+    frame = frames[0]
+    if len(frames) > 1 or type(frame) is not Data:
+        raise RemoteProtocolError("kind", "only a DATA frame that is alone can be cut")
+    return encode_parts(group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare)
+
+
 def _encode_data(parts: list[bytes], frame: Data) -> None:
+    _encode_front(parts, frame)
+    parts.append(frame.run.payload)
+
+
+def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
+    """Add a DATA frame up to its messages, and return these."""
     run = frame.run
     flags = run.flags
     _check_run(run.first, run.count, flags)
     if frame.repair:
         flags |= REPAIR
-    lengths, payload = run.lengths, run.payload
+    lengths = run.lengths
     if frame.epoch or frame.first:
-        _check_first(frame.first, frame.epoch)
+        check_first(frame.first, frame.epoch)
         flags |= FIRST if frame.first else 0
-        front = prefix(DATA, flags, _DATA.size + len(lengths) + len(payload), run.origin, frame.epoch)
-        parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths, payload)
-        return
-    length = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES + len(lengths) + len(payload)
+        front = prefix(DATA, flags, _DATA.size + run.size_bytes, run.origin, frame.epoch, to_the_end=True)
+        parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths)
+        return run.pieces
+    length = length_field(_DATA_FRAME.size - _PREFIX_LENGTH_BYTES + run.size_bytes)
     node, incarnation = run.origin
     fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count)
-    parts += (fixed, lengths, payload)
+    parts += (fixed, lengths)
+    return run.pieces
 
 
 def _encode_ack(parts: list[bytes], frame: Ack) -> None:
     front = prefix(ACK, 0, _ACK.size, frame.origin, frame.epoch)
-    parts += (front, _ACK.pack(_mark(frame.seqno), frame.buffer_bytes))
+    parts += (front, _ACK.pack(check_mark(frame.seqno), frame.buffer_bytes))
 
 
 def _encode_nak(parts: list[bytes], frame: Nak) -> None:
@@ -251,7 +297,7 @@ def _encode_nak(parts: list[bytes], frame: Nak) -> None:
 
 
 def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
-    _check_some(frame.ranges)
+    check_some(frame.ranges)
     _encode_ranges(parts, OUT_OF_BAND_ACK, frame.origin, frame.ranges, 0)
 
 
@@ -262,18 +308,18 @@ def _encode_ranges(parts: list[bytes], kind: int, origin: Address, ranges: tuple
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
-    parts += (prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(_mark(frame.low)))
+    parts += (prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(check_mark(frame.low)))
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
     flags = 0 if frame.start is None else STARTS
-    _check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
+    check_tail(frame.low, frame.high, frame.start or 0, frame.reader, flags)
     body = _TAIL.pack(frame.low, frame.high, frame.start or 0, frame.reader)
     parts += (prefix(TAIL, flags, _TAIL.size, frame.origin, frame.epoch), body)
 
 
 def _encode_close(parts: list[bytes], frame: Close) -> None:
-    _check_first(True, frame.epoch)
+    check_first(True, frame.epoch)
     parts.append(prefix(CLOSE, 0, 0, frame.origin, frame.epoch))
 
 
@@ -287,7 +333,7 @@ def _encode_stable(parts: list[bytes], frame: Stable) -> None:
 
 def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> None:
     check_progress(frame.progress)
-    _check_digest(frame.progress)
+    check_digest(frame.progress)
     body_bytes = _COUNTS.size + len(frame.progress) * _PROGRESS.size
     parts += (prefix(kind, 0, body_bytes, frame.origin), _COUNTS.pack(frame.view, len(frame.progress)))
     parts += (_PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.progress)
@@ -295,8 +341,8 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
 
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
-    _check_run(run.first, run.count, _check_plain(run.flags & ~ALONE))
-    _check_floor(frame.floor, run.first)
+    _check_run(run.first, run.count, check_plain(run.flags & ~ALONE))
+    check_floor(frame.floor, run.first)
     front = prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
     parts += (front, _FLOOR.pack(frame.floor), fixed, run.lengths, run.payload)
@@ -304,7 +350,7 @@ def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
 
 def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
-    _check_run(_check_unnumbered(run.first), run.count, _check_plain(run.flags))
+    _check_run(check_unnumbered(run.first), run.count, check_plain(run.flags))
     front = prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
     parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
 
@@ -364,11 +410,17 @@ def _bare_bytes(datagram: bytes, flags: int) -> int:
     at, size_bytes = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES, len(datagram)
     if at + DATA_OVERHEAD_BYTES <= size_bytes:
         kind, frame_flags, length = _FRONT.unpack_from(datagram, at)
-        alone = at + _PREFIX_LENGTH_BYTES + length == size_bytes
+        alone = _frame_end(at, length, size_bytes) == size_bytes
         at += _PREFIX.size + (_EPOCH.size if frame_flags & EPOCH else 0)
         if kind == DATA and alone and at + _DATA.size <= size_bytes:
             return at + _DATA.size + LENGTH_BYTES * int(_DATA.unpack_from(datagram, at)[3])
     raise RemoteProtocolError("bare", f"{size_bytes} bytes are not one DATA frame")
+
+
+def _frame_end(at: int, length: int, size_bytes: int) -> int:
+    """Return where a DATA frame ends; one that is too long to say so ends with its datagram."""
+    end = at + _PREFIX_LENGTH_BYTES + length
+    return size_bytes if not length and size_bytes - end > LENGTH_MAX else end
 
 
 def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) -> tuple[Frame, int]:
@@ -376,7 +428,7 @@ def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) ->
     if body > size_bytes:
         raise RemoteProtocolError("length", f"{size_bytes - at} bytes are less than a frame's prefix")
     kind, flags, length, node, incarnation = _PREFIX.unpack_from(datagram, at)
-    end = at + _PREFIX_LENGTH_BYTES + length
+    end = at + _PREFIX_LENGTH_BYTES + length if length or kind != DATA else _frame_end(at, length, size_bytes)
     if end > size_bytes or end < body:
         raise RemoteProtocolError("length", f"a frame of {length} bytes where {size_bytes - at} are left")
     decoder = _DECODERS.get(kind)
@@ -411,7 +463,7 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     if flags or not 0 < first < SAFE_SEQNO:
         _check_run(first, count, flags)
     if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & PIECE:
-        return RunWithin(origin, first, lengths, datagram, payload, flags, view, sent_ns)
+        return RunWithin(origin, first, lengths, ((datagram, payload),), flags, view, sent_ns)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
 
@@ -419,7 +471,7 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
     run = _decode_run(datagram, at, end, origin, flags & _DATA_FLAGS)
     first = flags & FIRST != 0
     if first:
-        _check_first(first, epoch)
+        check_first(first, epoch)
     return _make(Data, (run, flags >= REPAIR, epoch, first))
 
 
@@ -438,7 +490,7 @@ def _check_run(first: int, count: int, flags: int) -> None:
 def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Ack:
     exact(at, end, _ACK.size)
     seqno, buffer_bytes = _ACK.unpack_from(datagram, at)
-    return _make(Ack, (origin, _mark(seqno), buffer_bytes, epoch))
+    return _make(Ack, (origin, check_mark(seqno), buffer_bytes, epoch))
 
 
 def _decode_nak(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Nak:
@@ -449,7 +501,7 @@ def _decode_out_of_band_ack(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> OutOfBandAck:
     ranges = _decode_ranges(datagram, at, end)
-    _check_some(ranges)
+    check_some(ranges)
     return OutOfBandAck(origin, ranges)
 
 
@@ -467,19 +519,19 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
 
 def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Gone:
     exact(at, end, _GONE.size)
-    return Gone(origin, _mark(_GONE.unpack_from(datagram, at)[0]), epoch)
+    return Gone(origin, check_mark(_GONE.unpack_from(datagram, at)[0]), epoch)
 
 
 def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Tail:
     exact(at, end, _TAIL.size)
     low, high, start, reader = _TAIL.unpack_from(datagram, at)
-    _check_tail(low, high, start, reader, flags)
+    check_tail(low, high, start, reader, flags)
     return Tail(origin, low, high, start if flags & STARTS else None, reader, epoch)
 
 
 def _decode_close(_datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Close:
     exact(at, end, 0)
-    _check_first(True, epoch)
+    check_first(True, epoch)
     return Close(origin, epoch)
 
 
@@ -498,7 +550,7 @@ def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[Pro
     view, count = _COUNTS.unpack_from(datagram, at)
     exact(table, end, count * _PROGRESS.size)
     progress = unpack_progress(datagram, table, end)
-    _check_digest(progress)
+    check_digest(progress)
     return view, progress
 
 
@@ -508,61 +560,14 @@ def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, fla
     (floor,) = _FLOOR.unpack_from(datagram, at)
     run = _decode_run(datagram, at + _FLOOR.size, end, origin, flags & ~ALONE)
     run.flags = flags
-    _check_floor(floor, run.first)
+    check_floor(floor, run.first)
     return OutOfBand(run, floor)
 
 
 def _decode_unreliable(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> Unreliable:
     run = _decode_run(datagram, at, end, origin, flags)
-    _check_unnumbered(run.first)
+    check_unnumbered(run.first)
     return Unreliable(run)
-
-
-def _check_plain(flags: int) -> int:
-    """Return the flags of a message outside of the stream; it is never a piece of a larger one."""
-    if flags & ~NOT_BACK:
-        raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
-    return flags
-
-
-def _check_unnumbered(first: int) -> int:
-    """Return the first seqno of messages that have none: it does not count, so it has one value only."""
-    if first != 1:
-        raise RemoteProtocolError("seqno", f"messages without numbers start at {first}")
-    return first
-
-
-def _check_floor(floor: int, first: int) -> None:
-    if floor >= first:
-        raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
-
-
-def _check_first(first: bool, epoch: int) -> None:
-    if first and epoch < CONNECTION:
-        raise RemoteProtocolError("epoch", f"only a connection has a first message and an end, not {epoch:#x}")
-
-
-def _check_some(ranges: tuple[Range, ...]) -> None:
-    if not ranges:
-        raise RemoteProtocolError("count", "an ack of nothing")
-
-
-def _check_digest(progress: tuple[Progress, ...]) -> None:
-    if not progress:
-        raise RemoteProtocolError("count", "a digest of nothing")
-
-
-def _check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
-    if not low <= high <= SEQNO_MAX or start > (high if flags & STARTS else 0):
-        raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
-    if reader and not flags & STARTS:
-        raise RemoteProtocolError("flags", f"a start for {reader:#x} without a start")
-
-
-def _mark(seqno: int) -> int:
-    if seqno > SEQNO_MAX:
-        raise RemoteProtocolError("seqno", f"{seqno} is beyond the largest seqno")
-    return seqno
 
 
 _DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Frame]] = {

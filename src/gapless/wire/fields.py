@@ -56,6 +56,8 @@ REASONS = (
 PREFIX = Struct("<BBHQQ")
 PREFIX_LENGTH_BYTES = 4
 """What of the prefix is not counted by its length field."""
+LENGTH_MAX = 0xFFFF
+"""The longest frame that can say how long it is, counted as the length field counts."""
 EPOCH_FIELD = Struct("<Q")
 COUNTS = Struct("<IH")
 COUNT = Struct("<H")
@@ -68,13 +70,25 @@ PLACE_BYTES = ADDRESS.size + PLACE.size
 """What a place in a roster takes at least."""
 
 
-def prefix(kind: int, flags: int, body_bytes: int, origin: Address, epoch: int = 0) -> bytes:
-    """Return the first bytes of a frame, its epoch included if it has one."""
+def prefix(
+    kind: int, flags: int, body_bytes: int, origin: Address, epoch: int = 0, *, to_the_end: bool = False
+) -> bytes:
+    """Return the first bytes of a frame, its epoch included if it has one.
+
+    One that goes ``to_the_end`` of its datagram may be longer than its length field can say.
+    """
+    length = body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES
     if not epoch:
-        return PREFIX.pack(kind, flags, body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES, *origin)
+        return PREFIX.pack(kind, flags, length_field(length) if to_the_end else length, *origin)
     check_epoch(epoch)
-    length = body_bytes + EPOCH_FIELD.size + PREFIX.size - PREFIX_LENGTH_BYTES
-    return PREFIX.pack(kind, flags | EPOCH, length, *origin) + EPOCH_FIELD.pack(epoch)
+    length += EPOCH_FIELD.size
+    front = PREFIX.pack(kind, flags | EPOCH, length_field(length) if to_the_end else length, *origin)
+    return front + EPOCH_FIELD.pack(epoch)
+
+
+def length_field(length: int) -> int:
+    """Return what the length field of a frame says that ends with its datagram: 0, if it has no room for more."""
+    return length if length <= LENGTH_MAX else 0
 
 
 def exact(at: int, end: int, body_bytes: int) -> None:

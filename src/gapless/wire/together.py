@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gapless.errors import RemoteProtocolError
-from gapless.run import LENGTH_BYTES, PIECE, Run, total_bytes
+from gapless.run import LENGTH_BYTES, PIECE, Run, RunWithin, total_bytes
 from gapless.wire.codec import BARE, HEADER_BYTES, SAFE_SEQNO, decode
 from gapless.wire.frames import Data, Datagram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_ALMOST_BYTES = 60_000
-"""A run of so many bytes is not continued; it is about as large as the largest frame."""
+_MOST_BYTES = 256_000
+"""A run of so many bytes is not continued."""
 _LARGE_BYTES = 16_000
-"""A datagram of so many bytes is not put together with others: to copy it costs more than to handle it."""
+"""The messages of a datagram of so many bytes are not copied out of it before somebody wants them."""
 
 _PLAIN = Struct("<4sI24sHH16sQ12sH")
 """A datagram to all with one DATA frame of a whole life: preamble, checksum, group and sender, kind and flags, length,
@@ -48,6 +48,7 @@ class _Open:
         "count",
         "covered",
         "datagram_bytes",
+        "is_large",
         "lengths",
         "middle",
         "payload",
@@ -57,6 +58,7 @@ class _Open:
         "said",
         "size_bytes",
         "table",
+        "where",
     )
 
     def __init__(self, said: Datagram, run: Run, datagram: bytes) -> None:
@@ -64,8 +66,10 @@ class _Open:
         self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
         self.begin = BARE if said.bare else 0
         self.alike = self.preamble, kind, origin, when
+        self.is_large = len(datagram) >= _LARGE_BYTES
         self.lengths: list[bytes] = []
         self.payloads: list[bytes] = []
+        self.where: list[tuple[bytes, int]] = []
         self.size_bytes = 0
         self.add(datagram, run.first, run.lengths)
 
@@ -77,21 +81,32 @@ class _Open:
         self.middle = datagram[_PREAMBLE_BYTES : _FRONT.size - 8]
         self.rest = datagram[_FRONT.size : self.payload]
         self.table, self.count = lengths, len(lengths) // LENGTH_BYTES
-        self.lengths.append(lengths)
-        self.payloads.append(datagram[self.payload :])
-        self.after = first + self.count
+        self.after = first
+        self.add_alike(datagram)
+
+    def add_alike(self, datagram: bytes) -> None:
+        """Add what a datagram holds that looks like the last one."""
+        self.lengths.append(self.table)
+        if self.is_large:
+            self.where.append((datagram, self.payload))
+        else:
+            self.payloads.append(datagram[self.payload :])
+        self.after += self.count
         self.size_bytes += len(datagram) - _PLAIN.size
 
     def close(self) -> tuple[Datagram, int]:
         """Return what was put together as if it had come in one datagram, and of how many it was made."""
-        times = len(self.payloads)
+        times = len(self.lengths)
         if times == 1:
             return self.said, 1
         frame = self.said.frames[0]
         assert isinstance(frame, Data)
-        first = frame.run
-        lengths, payload = b"".join(self.lengths), b"".join(self.payloads)
-        run = Run(first.origin, first.first, lengths, payload, first.flags, first.view, first.sent_ns)
+        first, lengths = frame.run, b"".join(self.lengths)
+        what = first.flags, first.view, first.sent_ns
+        if self.is_large:
+            run: Run = RunWithin(first.origin, first.first, lengths, self.where, *what)
+        else:
+            run = Run(first.origin, first.first, lengths, b"".join(self.payloads), *what)
         return Datagram(self.said.group, self.said.sender, (Data(run),), None, self.said.bare), times
 
 
@@ -103,7 +118,7 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
     making: dict[bytes, _Open] = {}
     run: _Open | None = None
     for datagram in datagrams:
-        if run is not None and len(datagram) == run.datagram_bytes and run.size_bytes < _ALMOST_BYTES:
+        if run is not None and len(datagram) == run.datagram_bytes and run.size_bytes < _MOST_BYTES:
             # The shortest way: all but the seqno and the messages is as it was in the datagram before.
             preamble, checksum, middle, first = _FRONT.unpack_from(datagram)
             if (
@@ -113,10 +128,7 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
                 and datagram[_FRONT.size : run.payload] == run.rest
                 and crc32(datagram[_PREAMBLE_BYTES : run.covered], run.begin) == checksum
             ):
-                run.lengths.append(run.table)
-                run.payloads.append(datagram[run.payload :])
-                run.after += run.count
-                run.size_bytes += len(datagram) - _PLAIN.size
+                run.add_alike(datagram)
                 continue
         who = datagram[_WHO]
         run = making.get(who)
@@ -143,7 +155,7 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
 def _continue(datagram: bytes, run: _Open) -> bool:
     """Add what a datagram holds to ``run``, if it continues it and is whole; return whether it does."""
     size_bytes = len(datagram)
-    if size_bytes <= _PLAIN.size or run.size_bytes >= _ALMOST_BYTES:
+    if size_bytes <= _PLAIN.size or run.size_bytes >= _MOST_BYTES:
         return False
     preamble, checksum, _, kind, length, origin, first, when, count = _PLAIN.unpack_from(datagram)
     if first != run.after or first >= SAFE_SEQNO or (preamble, kind, origin, when) != run.alike:
@@ -165,6 +177,6 @@ def _begin(datagram: bytes, said: Datagram) -> _Open | None:
     if type(frame) is not Data or len(said.frames) > 1 or said.addressee is not None:
         return None
     run = frame.run
-    if frame.epoch or frame.repair or run.flags & PIECE or run.size_bytes >= _LARGE_BYTES:
+    if frame.epoch or frame.repair or run.flags & PIECE or run.size_bytes >= _MOST_BYTES // 2:
         return None
     return _Open(said, run, datagram)

@@ -1,0 +1,274 @@
+"""Memory that is shared: large datagrams arrive as they were, by notes; whatever goes wrong is no more than loss."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gapless.core.ready import Located, Transmit, ViewInstalled
+from gapless.identity import Address, Place, View
+from gapless.run import Run
+from gapless.transport import UdpMesh, shared
+from gapless.transport.shared import ASK, LARGE_BYTES, NO, NOTE, RING_BYTES, YES, Reader, Shelf, said
+from gapless.wire import Data, encode
+
+pytestmark = pytest.mark.skipif(not shared.AVAILABLE, reason="this system has no memory to share")
+
+A, B, C = (Address(node, 1) for node in (1, 2, 3))
+GROUP = 77
+PATIENCE_S = 10
+Opener = Callable[..., UdpMesh]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    made: list[UdpMesh] = []
+
+    def opener(**options: object) -> UdpMesh:
+        made.append(UdpMesh("127.0.0.1", 0, **options))  # type: ignore[arg-type]
+        made[-1].book.announce(Place(Address(len(made), 1), "", made[-1].locator.encode()), GROUP)
+        return made[-1]
+
+    yield opener
+    for one in made:
+        one.close()
+
+
+def meet(*transports: UdpMesh) -> None:
+    events = [Located(one.book.address, one.locator.encode()) for one in transports]
+    view = ViewInstalled(View.of(1, *(one.book.address for one in transports)))
+    for one in transports:
+        one.book.note([*events, view])
+
+
+def heard(one: UdpMesh, count: int) -> list[bytes]:
+    """What comes, as soon as it is so many datagrams; others have their turns meanwhile."""
+    until_s, found = time.monotonic() + PATIENCE_S, list[bytes]()
+    while len(found) < count:
+        assert time.monotonic() < until_s, f"{len(found)} of {count} datagrams have come"
+        select.select(one.sockets(), [], [], 0.1)
+        found += one.receive(64)
+    return found
+
+
+def answered(one: UdpMesh, *others: UdpMesh) -> None:
+    """Wait until everybody has said that it can read the memory of ``one``."""
+    assert one.sharing is not None
+    until_s = time.monotonic() + PATIENCE_S
+    while len(one.sharing.readers) < len(others):
+        assert time.monotonic() < until_s, one.sharing.readers
+        for other in (*others, one):
+            other.receive(64)
+
+
+def datagram(sender: Address, first: int, count: int, size_bytes: int = 1000) -> bytes:
+    messages = [b"%d %d" % (sender.node, seqno) for seqno in range(first, first + count)]
+    run = Run.of(sender, first, [message.ljust(size_bytes) for message in messages])
+    return encode(GROUP, sender, [Data(run)], None, bare=True)
+
+
+def shares(opened: Opener, count: int = 2) -> list[UdpMesh]:
+    """Transports of which the first has found out that the others can read its memory."""
+    all_ = [opened() for _ in range(count)]
+    meet(*all_)
+    all_[0].send([Transmit(None, datagram(A, 1, 40))])
+    for other in all_[1:]:
+        heard(other, 1)
+    answered(*all_)
+    return all_
+
+
+def test_before_anybody_has_answered_large_runs_go_by_the_socket_in_frames(opened: Opener) -> None:
+    a, b = opened(), opened()
+    meet(a, b)
+    whole = datagram(A, 1, 250)
+    a.send([Transmit(None, whole)])
+    found = heard(b, 4)
+    assert [len(one) <= 65_000 for one in found] == [True] * 4
+    assert b"".join(one[-1000:] for one in found).count(b"1 250") == 1
+    answered(a, b)
+    a.send([Transmit(None, whole)])
+    assert heard(b, 1) == [whole], "from now on it goes as one"
+    assert a.problems.counters == b.problems.counters == {}
+
+
+def test_what_is_large_goes_by_notes_in_its_place_among_the_rest(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = shares(opened, 3)
+    sizes: list[int] = []
+    send_each = a._send_each
+
+    def counted(place: object, datagrams: list[bytes]) -> None:
+        sizes.extend(map(len, datagrams))
+        send_each(place, datagrams)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(a, "_send_each", counted)
+    small = datagram(A, 1000, 1, 50)
+    mixed = [small, datagram(A, 1, 60), datagram(A, 61, 250), small, datagram(A, 311, 16), small]
+    a.send([Transmit(None, one) for one in mixed])
+    assert heard(b, 6) == heard(c, 6) == mixed
+    assert max(sizes) < 200, "only notes and small ones went by the socket"
+    to_one = [datagram(A, 327, 100), small]
+    a.send([Transmit(C, one) for one in to_one])
+    assert heard(c, 2) == to_one
+    many = [datagram(A, 1 + 16 * at, 16) for at in range(200)]
+    a.send([Transmit(None, one) for one in many])
+    assert heard(b, 200) == many
+
+
+def test_one_that_cannot_read_it_gets_everything_by_the_socket(opened: Opener) -> None:
+    a, b = shares(opened)
+    deaf = opened(shared=False)
+    meet(a, b, deaf)
+    for at in range(3):
+        a.send([Transmit(None, datagram(A, 1 + 60 * at, 60))])
+    for one in (b, deaf):
+        assert heard(one, 3) == [datagram(A, 1 + 60 * at, 60) for at in range(3)]
+    assert set(deaf.problems.counters) == {"shared.unasked"}, "a question that it does not answer"
+
+
+def test_one_that_finds_that_it_cannot_read_says_so(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = shares(opened)
+    assert a.sharing is not None
+    assert b.sharing is not None
+    b.sharing.close()
+    monkeypatch.setattr(b.sharing, "_open", lambda _: None)  # as if it were in another container by now
+    a.send([Transmit(None, datagram(A, 1, 60))])
+    until_s = time.monotonic() + PATIENCE_S
+    while a.sharing.readers:
+        assert time.monotonic() < until_s
+        assert b.receive(64) == [], "what the note named is lost"
+        a.receive(64)
+    assert b.problems.counters == {"shared.closed": 1}
+    a.send([Transmit(None, datagram(A, 1, 60))])
+    assert heard(b, 1) == [datagram(A, 1, 60)]
+
+
+def test_what_is_overwritten_before_it_is_read_is_lost_and_never_wrong(opened: Opener) -> None:
+    a, b = shares(opened)
+    sent = [datagram(A, 1 + 250 * at, 250) for at in range(2 * RING_BYTES // 250_000)]
+    for one in sent:
+        a.send([Transmit(None, one)])
+    found: list[bytes] = []
+    while select.select(b.sockets(), [], [], 0.2)[0]:
+        found += b.receive(64)
+    late = b.problems.counters["shared.late"]
+    assert late >= len(sent) // 2 - 2
+    assert found == sent[late:], "the last ones are there, and as they were"
+
+
+def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
+    shelf = Shelf()
+    reader = Reader(shelf.name)
+    try:
+        shelf.lay([b"a" * 100_000])
+        assert reader.copy(0, 100_000) == b"a" * 100_000
+        assert reader.copy(0, RING_BYTES + 1) is None
+        assert reader.copy(1 << 60, 100) is None, "that was never written"
+        copy = reader._memory
+
+        class Slow:
+            """Memory that is written to while it is read."""
+
+            def __getitem__(self, part: slice) -> bytes:
+                for _ in range(RING_BYTES // 100_000 + 1):
+                    shelf.lay([b"b" * 100_000])
+                return copy[part]
+
+        reader._memory = Slow()  # type: ignore[assignment]
+        assert reader.copy(0, 100_000) is None
+        reader._memory = copy
+    finally:
+        reader.close()
+        shelf.close()
+
+
+def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
+    shelf = Shelf()
+    reader = Reader(shelf.name)
+    try:
+        for at in range(400):
+            one = bytes([at % 251]) * (LARGE_BYTES + 613 * at)
+            note = shelf.lay([one])
+            start, size = int.from_bytes(note[32:40], "little"), int.from_bytes(note[40:44], "little")
+            assert reader.copy(start, size) == one
+    finally:
+        reader.close()
+        shelf.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [(0, 0, bytes(16)), (2**32 - 1, 3, bytes(16)), (os.getpid(), 2**32 - 1, bytes(16)), (os.getpid(), 0, bytes(16))],
+)
+def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared.Name) -> None:
+    a, b = shares(opened)
+    assert a.sharing is not None
+    before = set(a.sharing.readers)
+    place = b"\1" * 12
+    words = [said(kind, name) for kind in (ASK, YES, NO, 0, 9)]
+    words += [said(NOTE, name, 1) + place, said(NOTE, name, 3) + place, b"GLM1", b"GLM1" + bytes(20)]
+    for word in words:
+        b._socket.sendto(word, a.locator.sockaddr)
+    b.send([Transmit(A, b"after all that")])
+    assert heard(a, 1) == [b"after all that"]
+    assert a.sharing.readers == before
+    assert set(a.problems.counters) == {"shared.closed", "shared.short"}
+
+
+def test_memory_that_could_become_smaller_is_not_read() -> None:
+    file = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, 4096 + RING_BYTES)
+        with pytest.raises(OSError, match="smaller"):
+            Reader((os.getpid(), file, bytes(16)))
+    finally:
+        os.close(file)
+
+
+def test_memory_of_another_life_is_not_read() -> None:
+    shelf = Shelf()
+    try:
+        with pytest.raises(OSError, match="another"):
+            Reader((*shelf.name[:2], b"x" * 16))
+    finally:
+        shelf.close()
+
+
+def test_no_more_memories_are_kept_open_than_allowed(opened: Opener) -> None:
+    a = opened()
+    assert a.sharing is not None
+    shelves = [Shelf() for _ in range(shared.MOST_READ + 10)]
+    try:
+        for shelf in shelves:
+            assert a.sharing._open(shelf.name) is not None
+        assert len(a.sharing._read) == shared.MOST_READ
+    finally:
+        for shelf in shelves:
+            shelf.close()
+
+
+def test_a_killed_process_leaves_nothing_behind() -> None:
+    """What it shared is gone with it, unless somebody still reads it."""
+    program = (
+        "import sys; from gapless.transport.shared import Shelf; shelf = Shelf(); shelf.lay([b'x' * 50_000]);"
+        "print(*shelf.name[:2], shelf.name[2].hex(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        process, number, token = child.stdout.readline().split()
+        name = int(process), int(number), bytes.fromhex(token)
+        reader = Reader(name)
+        child.kill()
+    assert reader.copy(0, 50_000) == b"x" * 50_000
+    reader.close()
+    with pytest.raises(OSError):
+        Reader(name)
+    assert not Path(f"/proc/{process}").exists()
