@@ -37,7 +37,7 @@ LARGE_RUN_BYTES = 256_000
 """The largest run on loopback, and where a stream takes it whole: most of the work is by the run."""
 RECEIVE_BUFFER_BYTES = 4 << 20
 """What a transport asks the kernel for; what it is granted is what the member advertises."""
-TURN_BYTES = 1 << 18
+TURN_BYTES = 1 << 20
 """So many bytes a transport gives in one go, about, so that acks are not late."""
 MOST_STRANGERS = 1024
 """Places outside the view that a book remembers; the ones noted longest ago go first."""

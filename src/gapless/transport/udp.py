@@ -55,6 +55,7 @@ _BUFFER_BYTES = 1 << 16
 _ANCILLARY_BYTES = 64
 _SENDER = Struct("<16xQQ")
 """Who speaks, in the header of a datagram (docs/wire.md)."""
+_LEAST_TURN_BYTES = 1 << 18
 _MOST_SOURCES = 4096
 _NOT_SEGMENTED = {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
 """What a kernel or an interface answers that cannot cut a call's data into datagrams, or not into such large ones."""
@@ -105,7 +106,7 @@ class UdpMesh:
         self._sources: dict[Any, bytes] = {}
         self._alone: list[bytes] = []
         self._waited = 0
-        self._most_waits = 2 * self.receive_buffer_bytes // TURN_BYTES  # then everything that was there has been read
+        self._most_waits = 2 * self.receive_buffer_bytes // _LEAST_TURN_BYTES  # then all that was there has been read
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
         if locator.family != self._socket.family:
@@ -142,53 +143,49 @@ class UdpMesh:
     def _read(self, one: socket.socket, found: list[bytes], limit: int) -> bool:
         """Read a socket for a while; return whether more may be there."""
         most, left_bytes = len(found) + limit, TURN_BYTES
+        own, sources = self._own, self._sources
+        ancillary: Sequence[tuple[int, int, bytes]] = ()
         while len(found) < most and left_bytes > 0:
-            read_bytes = self._receive_from(one, found)
-            if not read_bytes:
+            try:
+                if self.coalesces:
+                    data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
+                else:
+                    data, source = one.recvfrom(_BUFFER_BYTES)
+            except BlockingIOError:
                 return False
-            left_bytes -= read_bytes
+            except OSError as error:
+                self.problems.add(f"receive.{_name(error)}", error)
+                return False
+            left_bytes -= max(1, len(data))
+            if source == own:
+                continue  # the network gave back what this member said to a multicast group
+            if ancillary or data.startswith(MAGIC):
+                for datagram in _several(data, ancillary):
+                    left_bytes -= self._take(datagram, source, found)
+                continue
+            if sources.get(source) != data[16:32]:
+                self._see(source, data)
+            found.append(data)
         return True
 
-    def _receive_from(self, one: socket.socket, found: list[bytes]) -> int:
-        """Add what one call brings; return how much that was, nothing if there is nothing."""
-        try:
-            if self.coalesces:
-                data, ancillary, _, source = one.recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
-            else:
-                data, source = one.recvfrom(_BUFFER_BYTES)
-                ancillary = []
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.problems.add(f"receive.{_name(error)}", error)
-            return 0
-        if source == self._own:
-            return max(1, len(data))  # the network gave back what this member said to a multicast group
-        for level, kind, value in ancillary:
-            if level == sockets.UDP and kind == sockets.UDP_GRO:
-                (step_bytes,) = _INT.unpack_from(value)
-                several = [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
-                return sum([self._take(one, source, found) for one in several])
-        return self._take(data, source, found)
-
     def _take(self, datagram: bytes, source: Any, found: list[bytes]) -> int:
-        """Add a datagram, or what it says where it lies; return how much that is."""
+        """Add a datagram, or what it says where it lies; return how much that has brought beyond itself."""
         if datagram.startswith(MAGIC):
             return self._take_note(datagram, source, found)
         if self._sources.get(source) != datagram[16:32]:
             self._see(source, datagram)
         found.append(datagram)
-        return max(1, len(datagram))
+        return 0
 
     def _take_note(self, note: bytes, source: Any, found: list[bytes]) -> int:
         if self.sharing is None:
             self.problems.counters["shared.unasked"] += 1
-            return len(note)
+            return 0
         named = self.sharing.take(note, source)
         if named and self._sources.get(source) != named[0][16:32]:
             self._see(source, named[0])
         found += named
-        return sum(map(len, named)) or len(note)
+        return sum(map(len, named))
 
     def _see(self, source: Any, datagram: bytes) -> None:
         if len(datagram) < _SENDER.size:
@@ -326,6 +323,15 @@ def in_segments(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[byte
             end += 1
         yield size_bytes, datagrams[start:end]
         start = end
+
+
+def _several(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
+    """Return the datagrams that one call has brought."""
+    for level, kind, value in ancillary:
+        if level == sockets.UDP and kind == sockets.UDP_GRO:
+            (step_bytes,) = _INT.unpack_from(value)
+            return [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
+    return [data]
 
 
 def _name(error: OSError) -> str:

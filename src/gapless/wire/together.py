@@ -52,7 +52,6 @@ class _Open:
         "lengths",
         "middle",
         "payload",
-        "payloads",
         "preamble",
         "rest",
         "said",
@@ -68,7 +67,6 @@ class _Open:
         self.alike = self.preamble, kind, origin, when
         self.is_large = len(datagram) >= _LARGE_BYTES
         self.lengths: list[bytes] = []
-        self.payloads: list[bytes] = []
         self.where: list[tuple[bytes, int]] = []
         self.size_bytes = 0
         self.add(datagram, run.first, run.lengths)
@@ -81,17 +79,9 @@ class _Open:
         self.middle = datagram[_PREAMBLE_BYTES : _FRONT.size - 8]
         self.rest = datagram[_FRONT.size : self.payload]
         self.table, self.count = lengths, len(lengths) // LENGTH_BYTES
-        self.after = first
-        self.add_alike(datagram)
-
-    def add_alike(self, datagram: bytes) -> None:
-        """Add what a datagram holds that looks like the last one."""
-        self.lengths.append(self.table)
-        if self.is_large:
-            self.where.append((datagram, self.payload))
-        else:
-            self.payloads.append(datagram[self.payload :])
-        self.after += self.count
+        self.lengths.append(lengths)
+        self.where.append((datagram, self.payload))
+        self.after = first + self.count
         self.size_bytes += len(datagram) - _PLAIN.size
 
     def close(self) -> tuple[Datagram, int]:
@@ -106,7 +96,8 @@ class _Open:
         if self.is_large:
             run: Run = RunWithin(first.origin, first.first, lengths, self.where, *what)
         else:
-            run = Run(first.origin, first.first, lengths, b"".join(self.payloads), *what)
+            payload = b"".join([datagram[at:] for datagram, at in self.where])
+            run = Run(first.origin, first.first, lengths, payload, *what)
         return Datagram(self.said.group, self.said.sender, (Data(run),), None, self.said.bare), times
 
 
@@ -128,7 +119,10 @@ def decode_together(datagrams: Iterable[bytes]) -> Iterator[tuple[Datagram | Rem
                 and datagram[_FRONT.size : run.payload] == run.rest
                 and crc32(datagram[_PREAMBLE_BYTES : run.covered], run.begin) == checksum
             ):
-                run.add_alike(datagram)
+                run.lengths.append(run.table)
+                run.where.append((datagram, run.payload))
+                run.after += run.count
+                run.size_bytes += run.datagram_bytes - _PLAIN.size
                 continue
         who = datagram[_WHO]
         run = making.get(who)
