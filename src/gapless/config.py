@@ -118,7 +118,8 @@ class Config:
         maximum="256000B",
     )
     whole_runs: bool = flag(
-        False, "Whether a run that is larger than a frame goes in one datagram, as TCP can, or in many frames."
+        False,
+        "Whether a run that is larger than a frame goes in one datagram, or in many frames; a transport sets it.",
     )
     checksum: Checksum = choice(
         "auto",

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
@@ -187,7 +188,7 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
         class Late:
             """The baton; somebody wants something, and finds it taken, just before it is put down."""
 
-            acquire, locked = baton.acquire, baton.locked
+            acquire, locked, holder = baton.acquire, baton.locked, None
 
             def release(self) -> None:
                 driver._baton = baton
@@ -198,6 +199,37 @@ def test_what_is_wanted_at_the_end_of_a_turn_is_seen_to() -> None:
         driver._baton = Late()  # type: ignore[assignment]
         member.handle.send_now([b"x"])
         assert seen.wait(PATIENCE_S)
+
+
+def test_one_group_that_fails_may_tell_another() -> None:
+    """What is called at the end of a member may send by another one; that waits for no turn of its own thread."""
+    with watched() as failing, watched() as other:
+        told: Future[None] = Future()
+        told.add_done_callback(lambda _: other.handle.send_now([b"told"]))
+
+        def fail(_: int) -> None:
+            raise RuntimeError("a bug of the machine")
+
+        seat = failing.handle._seat
+        seat.calls += [Call(fail), Call(lambda _: None, told)]
+        failing.handle._driver.wake(seat)
+        found: list[bytes] = []
+        until_s = time.monotonic() + PATIENCE_S
+        while b"told" not in found:
+            assert time.monotonic() < until_s
+            found += other.get(timeout_s=0.1)
+
+
+def test_who_waits_for_a_turn_that_does_not_end_leaves_it_to_others() -> None:
+    with watched() as member:
+        driver = member.handle._driver
+        driver._baton._lock.acquire()  # somebody is in a turn, and does not say so
+        try:
+            sent = member.handle.send_now([b"x"])
+            assert not sent.done()
+        finally:
+            driver._baton._lock.release()
+        assert isinstance(sent.result(PATIENCE_S), Accepted)
 
 
 def test_who_only_looks_sees_everything() -> None:

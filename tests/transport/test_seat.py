@@ -9,9 +9,10 @@ import pytest
 from gapless.config import Config
 from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
 from gapless.identity import Address, View
+from gapless.locator import Locator
 from gapless.run import Run
 from gapless.sendable import Payloads
-from gapless.transport import Memory, MemoryNetwork, Sent, pump
+from gapless.transport import Memory, MemoryNetwork, Sent, TcpMesh, UdpMesh, pump
 from gapless.transport.handle import fitted
 from gapless.transport.outbox import Outbox
 from gapless.transport.seat import BEHIND_NS, DATAGRAMS_A_TURN, Seat
@@ -94,6 +95,33 @@ def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
     asked = fitted(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
     assert (asked.max_frame_bytes, asked.max_unconsumed) == (1200, 7)
     assert fitted(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
+
+
+@pytest.mark.parametrize(
+    ("knobs", "whole", "run_bytes"),
+    [
+        ({}, True, 256_000),
+        ({"max_run_bytes": 100_000}, True, 100_000),
+        ({"max_frame_bytes": 1200}, False, 60_000),
+    ],
+)
+def test_runs_go_whole_where_the_transport_takes_them_and_frames_may_be_as_large_as_they_can(
+    knobs: dict[str, int], whole: bool, run_bytes: int
+) -> None:
+    for kind in (TcpMesh, UdpMesh):
+        transport = kind("127.0.0.1", 0)
+        try:
+            config = fitted(Config.make(**knobs), transport)
+        finally:
+            transport.close()
+        assert (config.whole_runs, config.max_run_bytes) == (whole, run_bytes)
+
+
+def test_over_a_network_runs_of_a_stream_are_not_larger_than_elsewhere() -> None:
+    """One that is cut begins its datagram anew; on a slow network that would never end."""
+    transport = TcpMesh("127.0.0.1", 0, advertise=Locator.of("192.0.2.1", 7800))
+    transport.close()
+    assert fitted(Config(), transport).max_run_bytes == 60_000
 
 
 @pytest.mark.parametrize(("ahead", "told_bytes"), [(10, 50_000), (20, 100_000), (30, 100_000), (0, 100_000)])

@@ -150,6 +150,81 @@ def test_one_that_finds_that_it_cannot_read_says_so(opened: Opener, monkeypatch:
     assert heard(b, 1) == [datagram(A, 1, 60)]
 
 
+def test_one_that_comes_back_at_the_same_place_and_shares_nothing_says_so(opened: Opener) -> None:
+    a, b = shares(opened)
+    assert a.sharing is not None
+    port = b.locator.port
+    b.close()
+    again = UdpMesh("127.0.0.1", port, shared=False)
+    try:
+        again.book.announce(Place(Address(2, 2), "", again.locator.encode()), GROUP)
+        a.send([Transmit(None, datagram(A, 1, 60))])
+        until_s = time.monotonic() + PATIENCE_S
+        while a.sharing.readers:
+            assert time.monotonic() < until_s
+            assert again.receive(64) == []
+            a.receive(64)
+        a.send([Transmit(None, datagram(A, 1, 60))])
+        assert heard(again, 1) == [datagram(A, 1, 60)]
+    finally:
+        again.close()
+
+
+def test_repairs_go_by_the_socket(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one who gets nothing by notes, for whatever reason, is repaired."""
+    a, b = shares(opened)
+    again = encode(GROUP, A, [Data(Run.of(A, 1, [b"x" * 1000] * 40), repair=True)], 1, bare=True)
+    laid: list[int] = []
+    monkeypatch.setattr(Shelf, "lay", lambda _, datagrams: laid.append(len(datagrams)))
+    a.send([Transmit(B, again)])
+    assert heard(b, 1) == [again]
+    assert laid == []
+
+
+def test_where_there_is_no_memory_that_is_noted_now_and_then(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", fail)
+    a, b = opened(), opened()
+    meet(a, b)
+    for at in range(5):
+        a.send([Transmit(None, datagram(A, 1 + 60 * at, 60))])
+    assert heard(b, 5) == [datagram(A, 1 + 60 * at, 60) for at in range(5)]
+    assert a.problems.counters == {"shared.none": 1}
+
+
+def test_a_word_about_a_pipe_stops_nobody(opened: Opener, tmp_path: Path) -> None:
+    """To open one that nobody writes to would take for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    a, b = shares(opened)
+    try:
+        b._socket.sendto(said(ASK, (os.getpid(), pipe, bytes(16))), a.locator.sockaddr)
+        b.send([Transmit(A, b"after it")])
+        assert heard(a, 1) == [b"after it"]
+    finally:
+        os.close(pipe)
+
+
+def test_a_stranger_that_nobody_can_find_is_counted_once(opened: Opener) -> None:
+    a, _ = shares(opened)
+    a.send([Transmit(Address(9, 9), datagram(A, 1, 60))])
+    assert a.problems.counters == {"send.unknown": 1}
+
+
+def test_the_memory_is_as_large_as_what_others_may_send_ahead() -> None:
+    shelf = Shelf(3 * RING_BYTES)
+    reader = Reader(shelf.name)
+    try:
+        for _ in range(2 * RING_BYTES // 100_000):
+            shelf.lay([b"x" * 100_000])
+        assert reader.copy(0, 100_000) == b"x" * 100_000
+    finally:
+        reader.close()
+        shelf.close()
+
+
 def test_what_is_overwritten_before_it_is_read_is_lost_and_never_wrong(opened: Opener) -> None:
     a, b = shares(opened)
     sent = [datagram(A, 1 + 250 * at, 250) for at in range(2 * RING_BYTES // 250_000)]
@@ -223,7 +298,7 @@ def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared.Name) -
 
 
 def test_memory_that_could_become_smaller_is_not_read() -> None:
-    file = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    file = os.memfd_create("gapless", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(file, 4096 + RING_BYTES)
         with pytest.raises(OSError, match="smaller"):

@@ -41,6 +41,7 @@ from gapless.wire.frames import (
     StateOffer,
     Suspect,
 )
+from gapless.wire.rules import STARTS
 from tests.wire.samples import GOLDEN
 
 PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
@@ -132,7 +133,7 @@ def test_the_kinds_are_those_of_the_code() -> None:
 def test_the_flags_are_those_of_the_code() -> None:
     run = {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "ACKED": ACKED}
     assert flags_of("DATA") == {**run, "FIRST": codec.FIRST, "EPOCH": codec.EPOCH, "REPAIR": codec.REPAIR}
-    assert flags_of("TAIL") == {"STARTS": codec.STARTS, "EPOCH": codec.EPOCH}
+    assert flags_of("TAIL") == {"STARTS": STARTS, "EPOCH": codec.EPOCH}
     assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NOT_BACK, "ALONE": ALONE}
     assert flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}

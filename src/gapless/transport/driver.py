@@ -48,6 +48,8 @@ MAY_LEAD = os.name == "posix"
 
 _SOON_NS = 500_000
 """A thread that led twice, with no more than this in between, will do so again: nobody is woken to lead meanwhile."""
+_PATIENCE_S = 0.05
+"""So long a thread waits for the end of another's turn before it leaves what it wants to whoever leads."""
 _AWAKE_NS = -1
 _ROUNDS = 2
 """So many times a thread looks again for what others want before it leaves that to whoever leads."""
@@ -72,6 +74,34 @@ def pump(readies: Iterable[Ready], seat: Seat) -> None:
     seat.hand_over()
 
 
+class Baton:
+    """What a thread holds while it is in a turn: a lock that knows whose it is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.holder: int | None = None
+        self.locked = self._lock.locked
+
+    def acquire(self, patience_s: float = 0.0) -> bool:
+        """Take it, if that is possible within ``patience_s``; return whether it was."""
+        if not self._lock.acquire(patience_s > 0, patience_s or -1):
+            return False
+        self.holder = threading.get_ident()
+        return True
+
+    def release(self) -> None:
+        """Put it down."""
+        self.holder = None
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.holder = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class Driver:
     """What runs the seats; its thread lives as long as there is a seat to serve."""
 
@@ -90,8 +120,7 @@ class Driver:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self.thread: threading.Thread | None = None
         # Turns
-        self._baton = threading.Lock()
-        self._turning: int | None = None
+        self._baton = Baton()
         self._wanting: deque[Seat] = deque()
         self._patient: list[int] = []
         # Waiting at the sockets
@@ -124,7 +153,7 @@ class Driver:
     @property
     def turns_here(self) -> bool:
         """Whether the thread that asks is in a turn."""
-        return self._turning == threading.get_ident()
+        return self._baton.holder == threading.get_ident()
 
     # From any thread
 
@@ -163,12 +192,11 @@ class Driver:
             return self._send(seat, payloads, *how)
 
     def _send(self, seat: Seat, payloads: Sequence[bytes], *how: Any) -> Accepted | None:
-        if not self._baton.acquire(blocking=False):
+        if not self._baton.acquire():
             return None
         try:
             if not seat.served or seat.has_requests:
                 return None
-            self._turning = threading.get_ident()
             try:
                 now_ns = time.monotonic_ns()
                 laid = [*seat.laid(now_ns)] if seat.tray else ()
@@ -329,21 +357,23 @@ class Driver:
 
     def _take_baton(self, *, patient: bool) -> bool:
         if not patient or self.turns_here:
-            return not self._patient and self._baton.acquire(blocking=False)
-        if not self._baton.acquire(blocking=False):
-            self._patient.append(threading.get_ident())
-            try:
-                self._baton.acquire()
-            finally:
-                self._patient.pop()
-        return True
+            return not self._patient and self._baton.acquire()
+        if self._baton.acquire():
+            return True
+        self._patient.append(threading.get_ident())
+        try:
+            taken = self._baton.acquire(_PATIENCE_S)
+        finally:
+            self._patient.pop()
+        if not taken:
+            self._tell_leader()  # who had its turn meanwhile may have left this to a patient thread
+        return taken
 
     def _turn(self, seat: Seat, readable: bool) -> None:
         now_ns = time.monotonic_ns()
         due = seat.due_ns <= now_ns
         if not seat.served or not (readable or due or seat.has_commands):
             return
-        self._turning = threading.get_ident()
         try:
             if due or seat.has_commands:
                 pump(seat.commands(now_ns), seat)
@@ -362,7 +392,6 @@ class Driver:
             self._end_turn(seat)
 
     def _end_turn(self, seat: Seat) -> None:
-        self._turning = None
         if seat.is_over:
             self._let_go(seat)
             return

@@ -356,8 +356,9 @@ class Handle:
 def fitted(config: Config, transport: Transport) -> Config:
     """Return ``config`` as it fits the transport: its buffer, and frames and runs as large as its path takes well.
 
-    A smaller frame that somebody has asked for stays. Work is by the frame: of a large buffer no more is advertised
-    than ``frames_ahead``, or more would wait in it, and with it each question for what was lost, and each answer.
+    A smaller frame that somebody has asked for stays, and runs then go in such frames. Work is by the frame: of a large
+    buffer no more is advertised than ``frames_ahead``, or more would wait in it, and with it each question for what was
+    lost, and each answer.
     Messages that cannot be damaged on their way need no checksum.
     Without a limit of messages that wait for the application an application that does not read would fill the memory,
     so there is one.
@@ -368,8 +369,9 @@ def fitted(config: Config, transport: Transport) -> Config:
     buffer_bytes = transport.receive_buffer_bytes
     if config.frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
+    whole_runs = transport.whole_runs and asked_bytes == transport.max_frame_bytes
     run_bytes = config.max_run_bytes
-    if run_bytes == KNOBS["max_run_bytes"].default:
+    if whole_runs and run_bytes == KNOBS["max_run_bytes"].default:
         run_bytes = transport.max_run_bytes
     checksum = config.checksum
     if checksum == "auto":
@@ -378,7 +380,7 @@ def fitted(config: Config, transport: Transport) -> Config:
         checksum=checksum,
         max_frame_bytes=asked_bytes,
         max_run_bytes=run_bytes,
-        whole_runs=transport.whole_runs,
+        whole_runs=whole_runs,
         receive_buffer_bytes=buffer_bytes,
         max_unconsumed=config.max_unconsumed or MAX_UNCONSUMED,
     )

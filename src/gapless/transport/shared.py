@@ -22,10 +22,12 @@ import os
 import platform
 import sys
 import time
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from gapless.units import NS_PER_MS, NS_PER_S
+from gapless.wire.codec import is_repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +40,7 @@ MAGIC = b"GLM1"
 LARGE_BYTES = 16_000
 """A datagram of so many bytes is worth a note."""
 RING_BYTES = 8 << 20
-"""What lies there at most: twice of what any member lets others send ahead."""
+"""What lies there at most, if a member asks for no larger buffers: twice of what it lets others send ahead."""
 MOST_READ = 64
 """So many memories of others are kept open; of more, the ones used longest ago are opened anew."""
 
@@ -46,7 +48,10 @@ ASK, YES, NO, NOTE = range(1, 5)
 _HEAD = Struct("<4sBBHII16s")
 _PLACE = Struct("<QI")
 _MOST_NAMED = 64
+_MOST_BYTES = 1 << 18
+_MOST_RING_BYTES = 1 << 32
 _TOKEN = slice(16, 32)
+_CALLED = "gapless"
 _FRONT_BYTES = 4096
 _ALIGNED_BYTES = 64
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100 * NS_PER_MS, 10 * NS_PER_S
@@ -58,12 +63,13 @@ Name = tuple[int, int, bytes]
 class Shelf:
     """The memory of this process, into which one transport lays its datagrams."""
 
-    def __init__(self) -> None:
-        self._file = os.memfd_create("gapless", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(self, ring_bytes: int = RING_BYTES) -> None:
+        self._ring_bytes = ring_bytes
+        self._file = os.memfd_create(_CALLED, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self._file, _FRONT_BYTES + RING_BYTES)
+            os.ftruncate(self._file, _FRONT_BYTES + ring_bytes)
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            self._memory = mmap.mmap(self._file, _FRONT_BYTES + RING_BYTES)
+            self._memory = mmap.mmap(self._file, _FRONT_BYTES + ring_bytes)
         except OSError:
             os.close(self._file)
             raise
@@ -74,12 +80,12 @@ class Shelf:
 
     def lay(self, datagrams: Sequence[bytes]) -> bytes:
         """Lay datagrams here, and return the note that says where."""
-        places = []
+        places, ring_bytes = [], self._ring_bytes
         for datagram in datagrams:
             size_bytes = len(datagram)
-            at = self._end % RING_BYTES
-            if at + size_bytes > RING_BYTES:
-                self._end += RING_BYTES - at
+            at = self._end % ring_bytes
+            if at + size_bytes > ring_bytes:
+                self._end += ring_bytes - at
                 at = 0
             start, self._end = self._end, self._end + -(-size_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
             self._mark[0] = self._end  # first, so that a reader of what lay here before can tell
@@ -100,13 +106,17 @@ class Reader:
     def __init__(self, name: Name) -> None:
         """Open it; OSError if it cannot be, or is another."""
         process, number, token = name
-        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        path = Path(f"/proc/{process}/fd/{number}")
+        if not str(path.readlink()).startswith(f"/memfd:{_CALLED}"):
+            raise OSError("it is something else")  # a pipe, say, to open which would take for ever
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise OSError("it could be made smaller")
-            if os.fstat(file).st_size != _FRONT_BYTES + RING_BYTES:
+            self._ring_bytes = os.fstat(file).st_size - _FRONT_BYTES
+            if not _MOST_BYTES <= self._ring_bytes <= _MOST_RING_BYTES:
                 raise OSError("it has another size")
-            self._memory = mmap.mmap(file, _FRONT_BYTES + RING_BYTES, prot=mmap.PROT_READ)
+            self._memory = mmap.mmap(file, _FRONT_BYTES + self._ring_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(file)
         if self._memory[_TOKEN] != token:
@@ -116,11 +126,12 @@ class Reader:
 
     def copy(self, start: int, size_bytes: int) -> bytes | None:
         """Return what was laid at ``start``, None if it is gone, or never was."""
-        at = start % RING_BYTES
-        if at + size_bytes > RING_BYTES or start + size_bytes > self._mark[0]:
+        ring_bytes = self._ring_bytes
+        at = start % ring_bytes
+        if size_bytes > _MOST_BYTES or at + size_bytes > ring_bytes or start + size_bytes > self._mark[0]:
             return None
         datagram = self._memory[_FRONT_BYTES + at : _FRONT_BYTES + at + size_bytes]
-        return datagram if self._mark[0] - start <= RING_BYTES else None
+        return datagram if self._mark[0] - start <= ring_bytes else None
 
     def close(self) -> None:
         """Let go of it."""
@@ -131,12 +142,16 @@ class Reader:
 class Sharing:
     """The shared memory of one transport: its own, and that of others; ``send`` puts a datagram on its socket."""
 
-    def __init__(self, send: Callable[[bytes, Any], None], problems: Problems) -> None:
+    def __init__(
+        self, send: Callable[[bytes, Any], None], problems: Problems, receive_buffer_bytes: int = RING_BYTES // 2
+    ) -> None:
         self.readers: set[Any] = set()
         """The places that can read the memory of this one."""
         self._send = send
         self._problems = problems
+        self._ring_bytes = max(RING_BYTES, 2 * receive_buffer_bytes)
         self._shelf: Shelf | None = None
+        self._shelf_again_ns = 0
         self._pauses: dict[Any, tuple[int, int]] = {}
         self._read: dict[Name, Reader | None] = {}
 
@@ -150,13 +165,11 @@ class Sharing:
         found: list[bytes] = []
         large: list[bytes] = []
         for datagram in datagrams:
-            if len(datagram) >= LARGE_BYTES and len(large) < _MOST_NAMED:
-                large.append(datagram)
-                continue
-            if large:
+            is_large = len(datagram) >= LARGE_BYTES and not is_repair(datagram)
+            if large and (not is_large or len(large) == _MOST_NAMED):
                 found.append(self._shelf.lay(large))
                 large = []
-            (large if len(datagram) >= LARGE_BYTES else found).append(datagram)
+            (large if is_large else found).append(datagram)
         if large:
             found.append(self._shelf.lay(large))
         return found
@@ -169,14 +182,16 @@ class Sharing:
 
     def _ask(self, places: Sequence[Any]) -> None:
         """Ask whether they can read the memory of this one; who does not answer is asked less and less."""
+        now_ns = time.monotonic_ns()
         if self._shelf is None:
+            if now_ns < self._shelf_again_ns:
+                return
             try:
-                self._shelf = Shelf()
+                self._shelf = Shelf(self._ring_bytes)
             except OSError as error:
                 self._problems.add("shared.none", f"no memory to share, all goes by the socket: {error}")
-                self._pauses = dict.fromkeys(places, (_LONGEST_PAUSE_NS, time.monotonic_ns() + _LONGEST_PAUSE_NS))
+                self._shelf_again_ns = now_ns + _LONGEST_PAUSE_NS
                 return
-        now_ns = time.monotonic_ns()
         for place in places:
             pause_ns, again_ns = self._pauses.get(place, (_FIRST_PAUSE_NS, now_ns))
             if now_ns >= again_ns:
@@ -198,7 +213,7 @@ class Sharing:
             return []
         _, kind, count, _, process, number, token = _HEAD.unpack_from(data)
         name = process, number, token
-        if kind == NOTE and len(data) == _HEAD.size + count * _PLACE.size:
+        if kind == NOTE and count <= _MOST_NAMED and len(data) == _HEAD.size + count * _PLACE.size:
             return self._copy(name, data, source)
         if kind == ASK:
             self._send(said(NO if self._open(name) is None else YES, name), source)
@@ -221,7 +236,8 @@ class Sharing:
     def _open(self, name: Name) -> Reader | None:
         """Return the memory of that name, None if it cannot be read; what is known of the others is bounded."""
         if name in self._read:
-            return self._read[name]
+            known = self._read[name] = self._read.pop(name)  # the last one used
+            return known
         while len(self._read) >= MOST_READ:
             oldest = self._read.pop(next(iter(self._read)))
             if oldest is not None:
@@ -239,6 +255,14 @@ class Sharing:
             if memory is not None:
                 memory.close()
         self._shelf, self._read = None, {}
+
+
+def refusal(data: bytes) -> bytes | None:
+    """Return what one who shares nothing answers to a question or a note; None if it was neither."""
+    if len(data) < _HEAD.size or data[4] not in {ASK, NOTE}:
+        return None
+    _, _, _, _, process, number, token = _HEAD.unpack_from(data)
+    return said(NO, (process, number, token))
 
 
 def said(kind: int, name: Name, count: int = 0) -> bytes:

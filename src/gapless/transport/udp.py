@@ -33,7 +33,7 @@ from gapless.transport.base import (
     Book,
     Problems,
 )
-from gapless.transport.shared import AVAILABLE, LARGE_BYTES, MAGIC, Sharing
+from gapless.transport.shared import AVAILABLE, LARGE_BYTES, MAGIC, Sharing, refusal
 from gapless.wire.codec import cut
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ class UdpMesh:
             sockets.ignore(pair.receive, self.locator)
         self.segments = offload and sockets.can_segment(self._socket)
         self.coalesces = offload and sum(map(sockets.coalesce, self._receivers)) == len(self._receivers)
-        self.sharing = Sharing(self._send_one, self.problems) if shared and self.keeps_bytes and AVAILABLE else None
+        self.sharing: Sharing | None = None
+        if shared and self.keeps_bytes and AVAILABLE:
+            self.sharing = Sharing(self._send_one, self.problems, self.receive_buffer_bytes)
         self._others: Sequence[Sockaddr] = ()
         self._sources: dict[Any, bytes] = {}
         self._alone: list[bytes] = []
@@ -180,6 +182,8 @@ class UdpMesh:
     def _take_note(self, note: bytes, source: Any, found: list[bytes]) -> int:
         if self.sharing is None:
             self.problems.counters["shared.unasked"] += 1
+            if (answer := refusal(note)) is not None:
+                self._send_one(answer, source)
             return 0
         named = self.sharing.take(note, source)
         if named and self._sources.get(source) != named[0][16:32]:
@@ -212,8 +216,9 @@ class UdpMesh:
             if self._others is not self.book.others:
                 self._others = self.book.others
                 self.sharing.forget(self._others)
-            places = self._others if to is None else self._places(to)
-            datagrams = self.sharing.lay(datagrams, places)
+            place = None if to is None else self.book.find(to)
+            places = self._others if to is None else (place,)
+            datagrams = datagrams if None in places else self.sharing.lay(datagrams, places)
         return [part for one in datagrams for part in self._cut(one)]
 
     def _cut(self, datagram: bytes) -> Sequence[bytes]:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
-from gapless.run import ACKED, ALONE, BEGIN, END, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
+from gapless.run import ALONE, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
 from gapless.wire import fields, membership
 from gapless.wire.fields import (
     LENGTH_MAX,
@@ -48,12 +48,14 @@ from gapless.wire.frames import (
     Vote,
 )
 from gapless.wire.rules import (
+    DATA_FLAGS,
     STARTS,
     check_digest,
     check_first,
     check_floor,
     check_mark,
     check_plain,
+    check_run,
     check_some,
     check_tail,
     check_unnumbered,
@@ -135,8 +137,6 @@ _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _
 _PREFIX_LENGTH_BYTES = fields.PREFIX_LENGTH_BYTES
 _LARGE_BYTES = 4096
 """Messages of so many bytes are not copied out of their datagram before somebody wants them."""
-_DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
-_PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
 
 
 def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
@@ -228,7 +228,7 @@ def encode_parts(
         frames[1:] = [part._replace(first=False) for part in frames[1:]]
         return [encode(group, sender, (part,), addressee, bare=bare) for part in frames]
     try:
-        _check_run(run.first, run.count, run.flags)
+        check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"the wire format has no room for this: {error}") from error
     who, header_flags = _WHO.pack(group, *sender), BARE if bare else 0
@@ -247,6 +247,12 @@ def encode_parts(
         checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
         found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages)))
     return found
+
+
+def is_repair(datagram: bytes) -> bool:
+    """Return whether a datagram begins with messages that are sent again."""
+    at = ADDRESSED_HEADER_BYTES if datagram[3] & ADDRESSED else HEADER_BYTES
+    return len(datagram) > at + 1 and datagram[at] == DATA and datagram[at + 1] & REPAIR != 0
 
 
 def cut(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
@@ -270,7 +276,7 @@ def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
     """Add a DATA frame up to its messages, and return these."""
     run = frame.run
     flags = run.flags
-    _check_run(run.first, run.count, flags)
+    check_run(run.first, run.count, flags)
     if frame.repair:
         flags |= REPAIR
     lengths = run.lengths
@@ -341,7 +347,7 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
 
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
     run = frame.run
-    _check_run(run.first, run.count, check_plain(run.flags & ~ALONE))
+    check_run(run.first, run.count, check_plain(run.flags & ~ALONE))
     check_floor(frame.floor, run.first)
     front = prefix(OUT_OF_BAND, run.flags, _FLOOR.size + _DATA.size + run.size_bytes, run.origin)
     fixed = _DATA.pack(run.first, run.view, run.sent_ns, run.count)
@@ -350,7 +356,7 @@ def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
 
 def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
-    _check_run(check_unnumbered(run.first), run.count, check_plain(run.flags))
+    check_run(check_unnumbered(run.first), run.count, check_plain(run.flags))
     front = prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
     parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
 
@@ -461,30 +467,18 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     if total_bytes(lengths) != end - payload:
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     if flags or not 0 < first < SAFE_SEQNO:
-        _check_run(first, count, flags)
+        check_run(first, count, flags)
     if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & PIECE:
         return RunWithin(origin, first, lengths, ((datagram, payload),), flags, view, sent_ns)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
 
 def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Data:
-    run = _decode_run(datagram, at, end, origin, flags & _DATA_FLAGS)
+    run = _decode_run(datagram, at, end, origin, flags & DATA_FLAGS)
     first = flags & FIRST != 0
     if first:
         check_first(first, epoch)
     return _make(Data, (run, flags >= REPAIR, epoch, first))
-
-
-def _check_run(first: int, count: int, flags: int) -> None:
-    if not count:
-        raise RemoteProtocolError("count", "a run without messages")
-    if not 0 < first <= SEQNO_MAX - count + 1:
-        raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
-    if flags:
-        if flags & ~_DATA_FLAGS:
-            raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
-        if flags & ~(NOT_BACK | ACKED) not in _PIECE_FLAGS or (flags & PIECE and count != 1):
-            raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
 def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Ack:

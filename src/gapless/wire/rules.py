@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.errors import RemoteProtocolError
-from gapless.run import NOT_BACK
+from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE
 from gapless.wire.fields import SEQNO_MAX
 from gapless.wire.frames import CONNECTION
 
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 STARTS = 0x01
 """Tail flag: the fields start and reader count."""
+DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
+"""The flags of a run."""
+_PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
+
+
+def check_run(first: int, count: int, flags: int) -> None:
+    """Check the numbers of a run, and its flags."""
+    if not count:
+        raise RemoteProtocolError("count", "a run without messages")
+    if not 0 < first <= SEQNO_MAX - count + 1:
+        raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
+    if flags:
+        if flags & ~DATA_FLAGS:
+            raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
+        if flags & ~(NOT_BACK | ACKED) not in _PIECE_FLAGS or (flags & PIECE and count != 1):
+            raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
 
 
 def check_plain(flags: int) -> int:
