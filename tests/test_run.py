@@ -16,6 +16,7 @@ from gapless.run import (
     NOT_BACK,
     PIECE,
     Run,
+    RunApart,
     RunWithin,
     length_table,
     total_bytes,
@@ -219,3 +220,21 @@ def test_a_large_run_lets_its_datagram_go_when_it_is_copied_out() -> None:
     assert len(run.buffer.obj) > 6000  # type: ignore[arg-type]
     assert len(run.payload) == len(run.buffer.obj) == 6000  # type: ignore[arg-type]
     assert run.payload is run.payload
+
+
+def test_a_large_run_is_put_together_when_somebody_wants_it_so() -> None:
+    messages = [b"%d" % at * 400 for at in range(1, 30)]
+    apart = Run.of(ORIGIN, 7, messages, view=3, sent_ns=9)
+    whole = Run(ORIGIN, 7, apart.lengths, b"".join(messages), 0, 3, 9)
+    assert isinstance(apart, RunApart)
+    assert list(apart.pieces) == apart.messages() == messages, "nothing was copied yet"
+    assert (apart.count, apart.last, apart.size_bytes) == (whole.count, whole.last, whole.size_bytes)
+    bare = encode(1, ORIGIN, [Data(apart)], None, bare=True)
+    assert bare == encode(1, ORIGIN, [Data(whole)], None, bare=True)
+    assert len(apart.pieces) == 29, "to be sent it need not be put together by itself"
+    assert pickle.loads(pickle.dumps(apart)) == whole
+    assert apart == whole
+    assert apart.pieces == (whole.payload,)
+    assert apart.messages() == messages
+    assert apart.part(9, 12) == whole.part(9, 12)
+    assert encode(1, ORIGIN, [Data(apart)]) == encode(1, ORIGIN, [Data(whole)])

@@ -238,7 +238,30 @@ class Run:
         return f"Run({self.origin} {self.first}..{self.last}, {len(self.payload)} bytes, flags={self.flags})"
 
 
-class RunApart(Run):
+class _Unjoined(Run):
+    """A large run whose messages are put together when somebody wants them so."""
+
+    __slots__ = ()
+
+    def _begin(
+        self, origin: Address, first: int, lengths: bytes, payload_bytes: int, flags: int, view: int, sent_ns: int
+    ) -> None:
+        self.origin = origin
+        self.first = first
+        self.lengths = lengths
+        self.flags = flags
+        self.view = view
+        self.sent_ns = sent_ns
+        self.count = len(lengths) // LENGTH_BYTES
+        self.last = first + self.count - 1
+        self.size_bytes = payload_bytes + len(lengths)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Become a plain run elsewhere."""
+        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)
+
+
+class RunApart(_Unjoined):
     """A large run as it is sent: its messages are put together with what stands before them, or not at all.
 
     Who repairs it, or takes it all at once, has them put together first.
@@ -256,15 +279,7 @@ class RunApart(Run):
         view: int,
         sent_ns: int,
     ) -> None:
-        self.origin = origin
-        self.first = first
-        self.lengths = lengths
-        self.flags = flags
-        self.view = view
-        self.sent_ns = sent_ns
-        self.count = len(messages)
-        self.last = first + self.count - 1
-        self.size_bytes = total_bytes(lengths) + len(lengths)
+        self._begin(origin, first, lengths, total_bytes(lengths), flags, view, sent_ns)
         self._pieces = messages
 
     @property
@@ -285,12 +300,8 @@ class RunApart(Run):
         pieces = self._pieces
         return list(pieces) if len(pieces) > 1 else super().messages()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Become a plain run elsewhere."""
-        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)
 
-
-class RunWithin(Run):
+class RunWithin(_Unjoined):
     """A large run as it came: its messages stay within their datagrams until somebody wants them.
 
     Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them, if they came
@@ -310,15 +321,8 @@ class RunWithin(Run):
         sent_ns: int,
     ) -> None:
         """Take the messages from ``where`` they are: each datagram, and where they begin; they go to its end."""
-        self.origin = origin
-        self.first = first
-        self.lengths = lengths
-        self.flags = flags
-        self.view = view
-        self.sent_ns = sent_ns
-        self.count = len(lengths) // LENGTH_BYTES
-        self.last = first + self.count - 1
-        self.size_bytes = sum([len(datagram) - at for datagram, at in where]) + len(lengths)
+        payload_bytes = sum([len(datagram) - at for datagram, at in where])
+        self._begin(origin, first, lengths, payload_bytes, flags, view, sent_ns)
         self._where = where
 
     def _together(self) -> tuple[bytes, int]:
@@ -351,7 +355,3 @@ class RunWithin(Run):
     def _bytes(self, start: int, end: int) -> bytes:
         data, at = self._together()
         return data[at + start : at + end]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Become a plain run elsewhere."""
-        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)
