@@ -205,6 +205,8 @@ def test_one_group_that_fails_may_tell_another() -> None:
     """What is called at the end of a member may send by another one; that waits for no turn of its own thread."""
     with watched() as failing, watched() as other:
         told: Future[None] = Future()
+        in_a_turn: list[bool] = []
+        told.add_done_callback(lambda _: in_a_turn.append(other.handle._driver.turns_here))
         told.add_done_callback(lambda _: other.handle.send_now([b"told"]))
 
         def fail(_: int) -> None:
@@ -218,6 +220,7 @@ def test_one_group_that_fails_may_tell_another() -> None:
         while b"told" not in found:
             assert time.monotonic() < until_s
             found += other.get(timeout_s=0.1)
+        assert in_a_turn == [True], "so it was left to whoever had the turn"
 
 
 def test_who_waits_for_a_turn_that_does_not_end_leaves_it_to_others() -> None:

@@ -264,6 +264,27 @@ def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
         shelf.close()
 
 
+def test_where_something_will_lie_is_said_before_it_does() -> None:
+    """Else a reader could take what lay there before for whole while it is overwritten."""
+    shelf = Shelf()
+    reader = Reader(shelf.name)
+    memory, said_before = shelf._memory, []
+
+    class Watched:
+        def __setitem__(self, part: slice, datagram: bytes) -> None:
+            said_before.append(reader._mark[0])
+            memory[part] = datagram
+
+    try:
+        shelf._memory = Watched()  # type: ignore[assignment]
+        shelf.lay([b"x" * 64_000, b"y" * 64_000])
+        assert said_before == [64_000, 128_000]
+    finally:
+        shelf._memory = memory
+        reader.close()
+        shelf.close()
+
+
 def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
     shelf = Shelf()
     reader = Reader(shelf.name)
