@@ -407,7 +407,7 @@ def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(frame: Data, a
             decode(bytes(damaged))
 
 
-@pytest.mark.parametrize("frames", [[Ack(SENDER, 1, 1)], [Data(Run.of(SENDER, 1, [b"x"]))] * 2])
+@pytest.mark.parametrize("frames", [[], [Ack(SENDER, 1, 1)], [Data(Run.of(SENDER, 1, [b"x"]))] * 2])
 def test_only_one_data_frame_can_be_bare(frames: list[Frame]) -> None:
     with pytest.raises(LocalProtocolError, match="one DATA frame"):
         encode(GROUP, SENDER, frames, None, bare=True)

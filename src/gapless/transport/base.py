@@ -31,10 +31,8 @@ LOOPBACK_FRAME_BYTES = 65_000
 """The largest frame where nothing between the members cuts it up; most of the work is by the frame, not by the byte."""
 NETWORK_FRAME_BYTES = 1400
 """The largest frame on a network, where a lost part would cost the whole of it; less if the network takes less."""
-RUN_BYTES = 60_000
-"""The largest run on a network, where it travels in many frames."""
-LARGE_RUN_BYTES = 256_000
-"""The largest run on loopback, and where a stream takes it whole: most of the work is by the run."""
+WHOLE_RUN_BYTES = 256_000
+"""The largest run that goes as one where nothing is lost on the way: most of the work is by the run."""
 RECEIVE_BUFFER_BYTES = 4 << 20
 """What a transport asks the kernel for; what it is granted is what the member advertises."""
 TURN_BYTES = 1 << 20
@@ -158,10 +156,8 @@ class Transport(Protocol):
     """Who is where."""
     max_frame_bytes: int
     """The largest datagram that the path takes well."""
-    max_run_bytes: int
-    """The largest run that is worth its while."""
-    whole_runs: bool
-    """Whether it takes a run in one datagram, however large."""
+    whole_run_bytes: int
+    """The largest run that it takes in one datagram, if that is more than a frame; else 0."""
     receive_buffer_bytes: int
     """What the buffer of this member takes, as granted; senders are told."""
     keeps_bytes: bool

@@ -52,8 +52,7 @@ class Chaos:
         self.locator = transport.locator
         self.book = transport.book
         self.max_frame_bytes = transport.max_frame_bytes
-        self.max_run_bytes = transport.max_run_bytes
-        self.whole_runs = transport.whole_runs
+        self.whole_run_bytes = transport.whole_run_bytes
         self.receive_buffer_bytes = transport.receive_buffer_bytes
         self.problems = transport.problems
         self.keeps_bytes = False

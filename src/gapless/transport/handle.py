@@ -369,10 +369,10 @@ def fitted(config: Config, transport: Transport) -> Config:
     buffer_bytes = transport.receive_buffer_bytes
     if config.frames_ahead:
         buffer_bytes = max(1024, min(buffer_bytes, config.frames_ahead * asked_bytes))
-    whole_runs = transport.whole_runs and asked_bytes == transport.max_frame_bytes
+    whole_runs = transport.whole_run_bytes > 0 and asked_bytes == transport.max_frame_bytes
     run_bytes = config.max_run_bytes
     if whole_runs and run_bytes == KNOBS["max_run_bytes"].default:
-        run_bytes = transport.max_run_bytes
+        run_bytes = transport.whole_run_bytes
     checksum = config.checksum
     if checksum == "auto":
         checksum = "headers" if transport.keeps_bytes else "all"

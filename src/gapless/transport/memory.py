@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gapless.core.ready import WORLD
 from gapless.discovery import Discovery
 from gapless.locator import Locator
-from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, RUN_BYTES, Book, Problems
+from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, Book, Problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,7 @@ class Memory:
     ) -> None:
         self.locator = locator
         self.max_frame_bytes = max_frame_bytes
-        self.max_run_bytes = RUN_BYTES
-        self.whole_runs = False
+        self.whole_run_bytes = 0
         self.receive_buffer_bytes = receive_buffer_bytes
         self.problems = Problems()
         self.book: Book[Locator] = Book(locator, Discovery(), lambda locator: locator)

@@ -28,14 +28,7 @@ from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport import sockets
-from gapless.transport.base import (
-    LARGE_RUN_BYTES,
-    LOOPBACK_FRAME_BYTES,
-    RECEIVE_BUFFER_BYTES,
-    RUN_BYTES,
-    TURN_BYTES,
-    Book,
-)
+from gapless.transport.base import LOOPBACK_FRAME_BYTES, RECEIVE_BUFFER_BYTES, TURN_BYTES, WHOLE_RUN_BYTES, Book
 from gapless.transport.tcp_link import CONFIRM, HEAD_BYTES, MOST_DATAGRAM_BYTES, START, head
 from gapless.transport.tcp_stream import BUFFER_BYTES, LARGE_BYTES
 from gapless.transport.tcp_streams import DEAD_NS, MOST_DIALS, Streams, name_of
@@ -88,11 +81,10 @@ class TcpMesh(Streams):
         super().__init__(listener, dead_after_ns)
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES
-        self.whole_runs = True
         self.receive_buffer_bytes = receive_buffer_bytes
         self.keeps_bytes = advertise is None and self.locator.ip.is_loopback
         # A stream begins a datagram anew if it was cut within: where that may take long, it should not be large.
-        self.max_run_bytes = LARGE_RUN_BYTES if self.keeps_bytes else RUN_BYTES
+        self.whole_run_bytes = WHOLE_RUN_BYTES if self.keeps_bytes else 0
         self.book = Book(self.locator, discovery or Discovery(), self._resolve)
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))

@@ -25,14 +25,7 @@ from gapless.errors import RemoteProtocolError, TransportError
 from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport import sockets
-from gapless.transport.base import (
-    LARGE_RUN_BYTES,
-    RECEIVE_BUFFER_BYTES,
-    RUN_BYTES,
-    TURN_BYTES,
-    Book,
-    Problems,
-)
+from gapless.transport.base import RECEIVE_BUFFER_BYTES, TURN_BYTES, WHOLE_RUN_BYTES, Book, Problems
 from gapless.transport.shared import AVAILABLE, LARGE_BYTES, MAGIC, Sharing, refusal
 from gapless.wire.codec import cut
 
@@ -85,8 +78,8 @@ class UdpMesh:
         self.receive_buffer_bytes = sockets.ask_for_buffers(self._socket, receive_buffer_bytes)
         self.locator = Locator.from_sockaddr(self._socket.getsockname())
         self.max_frame_bytes = sockets.path_frame_bytes(self.locator)
-        self.keeps_bytes = self.whole_runs = self.locator.ip.is_loopback
-        self.max_run_bytes = LARGE_RUN_BYTES if self.whole_runs else RUN_BYTES
+        self.keeps_bytes = self.locator.ip.is_loopback
+        self.whole_run_bytes = WHOLE_RUN_BYTES if self.keeps_bytes else 0
         discovery = discovery or Discovery()
         self.book: Book[Sockaddr] = Book(self.locator, discovery, self._resolve)
         self._own: Sockaddr = self.locator.sockaddr
@@ -210,7 +203,7 @@ class UdpMesh:
 
     def _fitted(self, to: Address | None, datagrams: Sequence[bytes]) -> Sequence[bytes]:
         """Return what to send for datagrams: notes for those that are large, or such that a socket takes."""
-        if not self.whole_runs or max(map(len, datagrams)) < LARGE_BYTES:
+        if not self.whole_run_bytes or max(map(len, datagrams)) < LARGE_BYTES:
             return datagrams
         if self.sharing is not None and to != WORLD:
             if self._others is not self.book.others:

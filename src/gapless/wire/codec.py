@@ -184,7 +184,7 @@ def encode(
 
     The messages of a ``bare`` one, which is a single DATA frame, are not in its checksum.
     """
-    if bare and (len(frames) > 1 or type(frames[0]) is not Data):
+    if bare and (len(frames) != 1 or type(frames[0]) is not Data):
         raise LocalProtocolError("a bare datagram is one DATA frame and nothing else")
     parts: list[bytes] = [b"", b""]
     messages: Sequence[bytes] = ()
