@@ -37,10 +37,10 @@ def pieces(origin: Address, first: int, last: int, size_bytes: int = 70_000) -> 
     return Delivery(origin, first, last, text(origin, last, size_bytes))
 
 
-def opened(path: Path, **options: object) -> Spool:
+def opened(path: Path, *, node: int | None = None, **options: object) -> Spool:
     """The writer of a spool of ours."""
     limits = Limits(**options)  # type: ignore[arg-type]
-    return Spool.open(path, group=GROUP, limits=limits, sync=False)
+    return Spool.open(path, group=GROUP, node=node, limits=limits, sync=False)
 
 
 def rows_of(view: SpoolView, start: Mapping[str, int] | None = None, end: Mapping[str, int] | None = None) -> Rows:
