@@ -34,9 +34,13 @@ _ALL = [
     Contender("gapless-udp-each", "gapless", "udp", {"each": True}),
     Contender("gapless-udp-single", "gapless", "udp", {"single": True}),
     Contender("jgroups-nakack4-udp", "jgroups", "udp", {"generation": 4}, JVM_WARM_S),
-    Contender("jgroups-nakack4-udp-tuned", "jgroups", "udp", {"generation": 4, "tuned": True}, JVM_WARM_S),
+    Contender(
+        "jgroups-nakack4-udp-tuned", "jgroups", "udp", {"generation": 4, "tuned": True}, JVM_WARM_S
+    ),
     Contender("jgroups-nakack2-udp", "jgroups", "udp", {"generation": 2}, JVM_WARM_S),
-    Contender("jgroups-nakack2-udp-tuned", "jgroups", "udp", {"generation": 2, "tuned": True}, JVM_WARM_S),
+    Contender(
+        "jgroups-nakack2-udp-tuned", "jgroups", "udp", {"generation": 2, "tuned": True}, JVM_WARM_S
+    ),
     Contender("jgroups-nakack4-tcp", "jgroups", "tcp", {"generation": 4}, JVM_WARM_S),
     Contender("jgroups-nakack2-tcp", "jgroups", "tcp", {"generation": 2}, JVM_WARM_S),
     Contender("pyzmq", "pyzmq", "tcp"),

@@ -1,8 +1,9 @@
 """What the core costs a message: encode, decode, window, and decode to delivery in one go.
 
-Every figure stands beside the cost of copying the same bytes once, measured in the same run, because nanoseconds alone
-say more about the machine than about the code. The operations take turns in each round, so that a slow moment of the
-machine falls on all of them alike, and the figure is the median of the rounds.
+Every figure stands beside the cost of copying the same bytes once, measured in the same run,
+because nanoseconds alone say more about the machine than about the code. The operations take turns
+in each round, so that a slow moment of the machine falls on all of them alike, and the figure is
+the median of the rounds.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from statistics import median
 from time import thread_time_ns
 from typing import TYPE_CHECKING, NoReturn
 
-from gapless.core.window import Fixed, Window
 from gapless.identity import Address
+from gapless.protocol.stream.window import Fixed, Window
 from gapless.run import LENGTH_BYTES, Run
 from gapless.wire import Data, Datagram, decode, encode
 from gapless.wire.codec import DATA_OVERHEAD_BYTES, HEADER_BYTES, run_room_bytes
@@ -63,10 +64,13 @@ class Load:
         frames = max(1, ROUND_BYTES // (self.per_frame * message_bytes))
         self.count = frames * self.per_frame
         self.batches = [
-            [bytes([(number + at) % 256]) * message_bytes for at in range(self.per_frame)] for number in range(frames)
+            [bytes([(number + at) % 256]) * message_bytes for at in range(self.per_frame)]
+            for number in range(frames)
         ]
         self.datagrams = list(self.encode())
-        self.runs = [frame.run for said in self.decode() for frame in said.frames if isinstance(frame, Data)]
+        self.runs = [
+            frame.run for said in self.decode() for frame in said.frames if isinstance(frame, Data)
+        ]
         self.overhead_bytes = HEADER_BYTES + DATA_OVERHEAD_BYTES + self.per_frame * LENGTH_BYTES
 
     def join(self) -> Iterator[object]:
@@ -148,8 +152,14 @@ def held_bytes(work: Work, load: Load) -> int:
 
 def measure(rounds: int) -> list[Figure]:
     loads = [Load(message, frame) for message in MESSAGE_BYTES for frame in FRAME_BYTES]
-    turns: list[Work] = [Load.join, Load.slice, *(operation for operation, _ in OPERATIONS.values())]
-    times: dict[tuple[Load, Work], list[int]] = {(load, turn): [] for load in loads for turn in turns}
+    turns: list[Work] = [
+        Load.join,
+        Load.slice,
+        *(operation for operation, _ in OPERATIONS.values()),
+    ]
+    times: dict[tuple[Load, Work], list[int]] = {
+        (load, turn): [] for load in loads for turn in turns
+    }
     for _ in range(rounds):
         for (load, turn), taken_ns in times.items():
             taken_ns.append(elapsed_ns(turn, load))
@@ -194,7 +204,16 @@ def conditions(rounds: int) -> dict[str, object]:
     }
 
 
-HEADINGS = ("message", "frame", "in a frame", "operation", "ns/message", "held B/message", "baseline", "ratio")
+HEADINGS = (
+    "message",
+    "frame",
+    "in a frame",
+    "operation",
+    "ns/message",
+    "held B/message",
+    "baseline",
+    "ratio",
+)
 
 
 def cells(line: Figure) -> tuple[str, ...]:
@@ -221,7 +240,9 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
             print()
         previous = row[:2]
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-    print("\nratio: to one copy of the same messages, by bytes.join (encode) or by one slice (all others)")
+    print(
+        "\nratio: to one copy of the same messages, by bytes.join (encode) or by one slice (all others)"
+    )
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -240,16 +261,28 @@ def round_count(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = OneLineParser(
-        prog="bench/core.py", description="Measure what the core costs a message.", allow_abbrev=False
+        prog="bench/core.py",
+        description="Measure what the core costs a message.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument(
-        "--rounds", type=round_count, default=ROUNDS, metavar="N", help=f"rounds to take the median of ({ROUNDS})"
+        "--json", action="store_true", help="print one JSON document instead of a table"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=round_count,
+        default=ROUNDS,
+        metavar="N",
+        help=f"rounds to take the median of ({ROUNDS})",
     )
     options = parser.parse_args(arguments)
     about, figures = conditions(options.rounds), measure(options.rounds)
     if options.json:
-        print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
+        print(
+            json.dumps(
+                {"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2
+            )
+        )
     else:
         show(about, figures)
     return 0

@@ -1,6 +1,7 @@
 """Where the peers come from: a Python environment and a Java library of their own, under ``build/``.
 
-The extra ``peers`` of pyproject.toml says what is installed. What cannot be had is missing, with the reason.
+The extra ``peers`` of pyproject.toml says what is installed. What cannot be had is missing, with
+the reason.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Environment:
         }
         self._servers: dict[str, str] = {}
 
-    def get(self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool = True) -> None:
+    def get(
+        self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool = True
+    ) -> None:
         """Bring in those that are wanted; note what is missing and why."""
         self.build.mkdir(parents=True, exist_ok=True)
         packaged = [peer for peer in wanted if peer in PACKAGES]
@@ -99,7 +102,9 @@ class Environment:
 
     # Python
 
-    def _get_packages(self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool) -> None:
+    def _get_packages(
+        self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool
+    ) -> None:
         home = self.build.parent / "peers-env"
         python = home / "bin" / "python"
         refused = self._install(home, python, say, install=install)
@@ -119,7 +124,9 @@ class Environment:
             why = reason and refused.get(PACKAGES[peer], reason)
             self.peers[peer] = self._with_server(Peer(peer, version, why), home)
 
-    def _install(self, home: Path, python: Path, say: Callable[[str], None], *, install: bool) -> dict[str, str]:
+    def _install(
+        self, home: Path, python: Path, say: Callable[[str], None], *, install: bool
+    ) -> dict[str, str]:
         """Make the environment, unless it is there; return what could not be had, and why."""
         needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         wanted: list[str] = needs["project"]["optional-dependencies"]["peers"]
@@ -133,7 +140,16 @@ class Environment:
         made = _run([sys.executable, "-m", "venv", "--clear", str(home)], 300)
         if made.returncode:
             return {"": f"venv: {_last(made.stderr or made.stdout)}"}
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "--retries", "1", "install"]
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--retries",
+            "1",
+            "install",
+        ]
         refused: dict[str, str] = {}
         if _run([*pip, *wanted], 900).returncode:
             for one in wanted:  # one that cannot be had must not keep the others away
@@ -151,15 +167,23 @@ class Environment:
             return peer
         name = SERVERS[peer.name]
         places = [home / "bin" / name, *home.glob(f"lib/python*/site-packages/*/bin/{name}")]
-        found = next((str(place) for place in places if place.exists()), "") or shutil.which(name) or ""
+        found = (
+            next((str(place) for place in places if place.exists()), "") or shutil.which(name) or ""
+        )
         if not found:
-            return Peer(peer.name, peer.version, f"there is no {name}, neither from a wheel nor on the path")
+            return Peer(
+                peer.name, peer.version, f"there is no {name}, neither from a wheel nor on the path"
+            )
         told = _run([found, "--version"], 20)
         if told.returncode:
-            return Peer(peer.name, peer.version, f"{name} does not run: {_last(told.stderr or told.stdout)}")
+            return Peer(
+                peer.name, peer.version, f"{name} does not run: {_last(told.stderr or told.stdout)}"
+            )
         self._servers[peer.name] = found
         words = told.stdout.split()
-        version = next((word[2:] for word in words if word.startswith("v=")), words[-1] if words else "")
+        version = next(
+            (word[2:] for word in words if word.startswith("v=")), words[-1] if words else ""
+        )
         return Peer(peer.name, peer.version, server=f"{name} {version.removeprefix('v')}")
 
     # Java
@@ -172,11 +196,17 @@ class Environment:
         folder = self.build / "jgroups"
         if not list(folder.glob("jgroups-*.jar")) and install:
             if not (maven := shutil.which("mvn")):
-                return Peer("jgroups", reason="mvn is not on the path, and no jar was fetched before")
+                return Peer(
+                    "jgroups", reason="mvn is not on the path, and no jar was fetched before"
+                )
             say("fetching the newest JGroups 5")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "pom.xml").write_text(_POM, encoding="utf-8")
-            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeArtifactIds=jgroups"]
+            goal = [
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={folder}",
+                "-DincludeArtifactIds=jgroups",
+            ]
             fetched = _run([maven, "-q", "-B", "-f", str(folder / "pom.xml"), *goal], 600)
             if fetched.returncode:
                 return Peer("jgroups", reason=f"mvn: {_last(fetched.stdout)}")
@@ -197,7 +227,9 @@ def _run(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]} was not done within {limit_s:.0f} s")
+        return subprocess.CompletedProcess(
+            command, 1, "", f"{command[0]} was not done within {limit_s:.0f} s"
+        )
     except OSError as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
@@ -214,14 +246,18 @@ def machine() -> dict[str, object]:
     about: dict[str, object] = {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_gb": _memory_gb(),
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 1),
     }
     for name in ("rmem_max", "rmem_default", "wmem_max"):
         try:
-            about[f"net.core.{name}"] = int(Path(f"/proc/sys/net/core/{name}").read_text(encoding="ascii"))
+            about[f"net.core.{name}"] = int(
+                Path(f"/proc/sys/net/core/{name}").read_text(encoding="ascii")
+            )
         except OSError:
             continue
     return about

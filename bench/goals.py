@@ -42,18 +42,26 @@ class Goal:
 
     def line(self, outcomes: Sequence[Outcome]) -> Line:
         """Return how it stands; the best peer is the one that Gapless is least ahead of."""
-        here = [one for one in outcomes if (one.case.workload, one.case.title) == (self.workload, self.case)]
+        here = [
+            one
+            for one in outcomes
+            if (one.case.workload, one.case.title) == (self.workload, self.case)
+        ]
         ours = reference(here[0].case, here) if here else None
         found = {}
         for one in here:
-            peer = one.contender in self.peers or (not self.peers and not is_ours_or_raw(one.contender))
+            peer = one.contender in self.peers or (
+                not self.peers and not is_ours_or_raw(one.contender)
+            )
             if ours is not None and peer and (spread := ratio(ours, one, self.metric)) is not None:
                 found[one.contender] = spread.middle
         asked = f"≥ {self.at_least:g}x"
         if not found:
             return Line(self.title, asked, "not measured", None)
         closest = min(found, key=lambda name: found[name])
-        return Line(self.title, asked, f"{found[closest]:.2f}x {closest}", found[closest] >= self.at_least)
+        return Line(
+            self.title, asked, f"{found[closest]:.2f}x {closest}", found[closest] >= self.at_least
+        )
 
 
 def is_ours_or_raw(name: str) -> bool:
@@ -62,19 +70,52 @@ def is_ours_or_raw(name: str) -> bool:
 
 
 GOALS = (
-    Goal("3 members, UDP, 100 B: speed, JGroups at its best", "all", "3 members, UDP, 100 B", NAKACK4_UDP, 1),
+    Goal(
+        "3 members, UDP, 100 B: speed, JGroups at its best",
+        "all",
+        "3 members, UDP, 100 B",
+        NAKACK4_UDP,
+        1,
+    ),
     Goal("the same: CPU time", "all", "3 members, UDP, 100 B", NAKACK4_UDP, 1, CPU),
-    Goal("3 members, UDP, 1000 B: speed, JGroups tuned", "all", "3 members, UDP, 1000 B", NAKACK4_UDP[1:], 1),
+    Goal(
+        "3 members, UDP, 1000 B: speed, JGroups tuned",
+        "all",
+        "3 members, UDP, 1000 B",
+        NAKACK4_UDP[1:],
+        1,
+    ),
     Goal("the same: JGroups as it ships", "all", "3 members, UDP, 1000 B", NAKACK4_UDP[:1], 5),
-    Goal("3 members, TCP, 100 B: speed", "all", "3 members, TCP, 100 B", ("jgroups-nakack4-tcp",), 1),
-    Goal("3 members, TCP, 1000 B: speed", "all", "3 members, TCP, 1000 B", ("jgroups-nakack4-tcp",), 1),
+    Goal(
+        "3 members, TCP, 100 B: speed", "all", "3 members, TCP, 100 B", ("jgroups-nakack4-tcp",), 1
+    ),
+    Goal(
+        "3 members, TCP, 1000 B: speed",
+        "all",
+        "3 members, TCP, 1000 B",
+        ("jgroups-nakack4-tcp",),
+        1,
+    ),
     Goal("1 → 3, 100 B: the slowest receiver, pyzmq", "fan", "1 → 3, 100 B", ("pyzmq",), 2),
     Goal("1 → 3, 1000 B: the same", "fan", "1 → 3, 1000 B", ("pyzmq",), 2),
     Goal("1 → 3, 100 B: every other for Python", "fan", "1 → 3, 100 B", OTHER_PYTHON, 5),
     Goal("1 → 3, 1000 B: the same", "fan", "1 → 3, 1000 B", OTHER_PYTHON, 5),
-    Goal("1 % of the packets lost: speed, the best peer", "loss", "3 members, 1000 B, 1.0% lost", (), 2),
+    Goal(
+        "1 % of the packets lost: speed, the best peer",
+        "loss",
+        "3 members, 1000 B, 1.0% lost",
+        (),
+        2,
+    ),
     Goal("5 % lost: the same", "loss", "3 members, 1000 B, 5.0% lost", (), 2),
-    Goal("round trip, 100 B: p50, pyzmq's PAIR", "rtt", "100 B there and back", ("pyzmq",), 1, TRIPS[0]),
+    Goal(
+        "round trip, 100 B: p50, pyzmq's PAIR",
+        "rtt",
+        "100 B there and back",
+        ("pyzmq",),
+        1,
+        TRIPS[0],
+    ),
 )
 """Ratios; the rest is in ``lines``."""
 
@@ -87,11 +128,19 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
 def _own(outcomes: Sequence[Outcome]) -> Iterator[Line]:
     """Return what is asked of Gapless alone: nothing wrong with any message, and no loss of its own making."""
     ours = [one for one in outcomes if CONTENDERS[one.contender].is_ours and one.rounds]
-    wrong = _worst(ours, lambda one: sum(total(one, key) for key in ("lost", "duplicated", "out_of_order")))
+    wrong = _worst(
+        ours, lambda one: sum(total(one, key) for key in ("lost", "duplicated", "out_of_order"))
+    )
     yield Line("nothing lost, repeated or out of order", "0", *_said(wrong, 0, "{:.0f}"))
-    calm = [one for one in ours if not one.case.loss and one.case.how == "flow" and total(one, "frames")]
+    calm = [
+        one for one in ours if not one.case.loss and one.case.how == "flow" and total(one, "frames")
+    ]
     repairs = _worst(calm, lambda one: total(one, "repairs") / total(one, "frames"))
-    yield Line("repairs where nothing is lost", f"≤ {MOST_REPAIRS:.1%}", *_said(repairs, MOST_REPAIRS, "{:.2%}"))
+    yield Line(
+        "repairs where nothing is lost",
+        f"≤ {MOST_REPAIRS:.1%}",
+        *_said(repairs, MOST_REPAIRS, "{:.2%}"),
+    )
 
 
 def _worst(ours: Sequence[Outcome], figure: Callable[[Outcome], float]) -> tuple[float, str] | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.environment import ROOT
 from bench.peers import jgroups
 from bench.peers.base import Task
-from gapless.bench.processes import SOURCE, free_ports
+from gapless_lab.bench.processes import SOURCE, free_ports
 
 if TYPE_CHECKING:
     from typing import IO, Self
@@ -132,9 +132,17 @@ class Group:
         command = self._network.prefix(at) if self._network else []
         if self.contender.peer == "jgroups":
             made = self._environment
-            command = command + jgroups.command(task, made.java, Path(made.jar), made.classes, self._folder)
+            command = command + jgroups.command(
+                task, made.java, Path(made.jar), made.classes, self._folder
+            )
         else:
-            command = [*command, str(self._environment.python), "-m", "bench.peers.base", task.encode()]
+            command = [
+                *command,
+                str(self._environment.python),
+                "-m",
+                "bench.peers.base",
+                task.encode(),
+            ]
         log = (self._folder / f"{at}.log").open("w+", encoding="utf-8", errors="replace")
         self._logs.append(log)
         self.started_ns.append(time.monotonic_ns())
@@ -175,11 +183,19 @@ class Group:
                 "--protected-mode",
                 "no",
             ]
-        command = [*(self._network.prefix(self.shape.members) if self._network else []), *leash(command)]
+        command = [
+            *(self._network.prefix(self.shape.members) if self._network else []),
+            *leash(command),
+        ]
         log = (self._folder / "server.log").open("w+", encoding="utf-8", errors="replace")
         self._logs.append(log)
         self._server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, process_group=0
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=self._folder,
+            process_group=0,
         )
         self._await_server()
 
@@ -189,8 +205,14 @@ class Group:
         look = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
         prefix = self._network.prefix(0) if self._network else []
         until_s = time.monotonic() + 20
-        while subprocess.run([*prefix, sys.executable, "-c", look], capture_output=True, check=False).returncode:
-            if self._server is None or self._server.poll() is not None or time.monotonic() > until_s:
+        while subprocess.run(
+            [*prefix, sys.executable, "-c", look], capture_output=True, check=False
+        ).returncode:
+            if (
+                self._server is None
+                or self._server.poll() is not None
+                or time.monotonic() > until_s
+            ):
                 raise FailedError(f"the server does not come up: {self._said()}")
 
     def close(self) -> None:
@@ -215,7 +237,9 @@ class Group:
     @property
     def pids(self) -> list[int]:
         """The processes that run now."""
-        return [process.pid for process in (*self._processes, *([self._server] if self._server else ()))]
+        return [
+            process.pid for process in (*self._processes, *([self._server] if self._server else ()))
+        ]
 
     # Speaking
 
@@ -270,7 +294,11 @@ class Group:
         found = []
         for log in self._logs:
             log.flush()
-            lines = [line.strip() for line in Path(log.name).read_text(errors="replace").splitlines() if line.strip()]
+            lines = [
+                line.strip()
+                for line in Path(log.name).read_text(errors="replace").splitlines()
+                if line.strip()
+            ]
             found += lines[-1:]
         return "; ".join(dict.fromkeys(found)) or "it said nothing"
 
@@ -284,7 +312,12 @@ class Group:
         """Return the CPU time of the server so far."""
         if self._server is None:
             return 0.0
-        told = Path(f"/proc/{self._server.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        told = (
+            Path(f"/proc/{self._server.pid}/stat")
+            .read_text(encoding="utf-8")
+            .rpartition(")")[2]
+            .split()
+        )
         return sum(map(int, told[11:13])) / _TICKS_PER_S
 
     def server_memory_bytes(self) -> int:

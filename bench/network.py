@@ -1,10 +1,11 @@
 """A network that loses packets: one namespace for each member, on a bridge, with MTU 1500, and a filter that drops.
 
-Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP and for every library,
-so that every receiver has its own luck. Segmentation by the interface is off, and the filter stands before anything is
-put together again: what is dropped is one packet, as on a wire. A datagram that is larger than the MTU is lost with any
-of its fragments. It takes the rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is
-found out by trying.
+Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP
+and for every library, so that every receiver has its own luck. Segmentation by the interface is
+off, and the filter stands before anything is put together again: what is dropped is one packet, as
+on a wire. A datagram that is larger than the MTU is lost with any of its fragments. It takes the
+rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is found out by
+trying.
 """
 
 from __future__ import annotations
@@ -81,10 +82,37 @@ class Network:
 
     def _connect(self, at: int, name: str) -> None:
         hub = self._hub
-        _call("ip", "link", "add", f"v{at}", "netns", hub, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _call(
+            "ip",
+            "link",
+            "add",
+            f"v{at}",
+            "netns",
+            hub,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            name,
+        )
         for space, link in ((hub, f"v{at}"), (name, "eth0")):
             # one packet for each frame of the wire, whoever sends it
-            _call("ip", "-n", space, "link", "set", link, "mtu", str(MTU), "gso_max_segs", "1", "gso_max_size", "1536")
+            _call(
+                "ip",
+                "-n",
+                space,
+                "link",
+                "set",
+                link,
+                "mtu",
+                str(MTU),
+                "gso_max_segs",
+                "1",
+                "gso_max_size",
+                "1536",
+            )
             _call("ip", "-n", space, "link", "set", link, "up")
         _call("ip", "-n", hub, "link", "set", f"v{at}", "master", "hub")
         _call("ip", "-n", name, "addr", "add", f"{self.host(at)}/24", "brd", "+", "dev", "eth0")
@@ -116,7 +144,9 @@ class Network:
 
     def _nft(self, at: int, share: float) -> None:
         rule = (
-            f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop\n" if share else ""
+            f"meta l4proto {{ tcp, udp }} numgen random mod 100000 < {round(share * 100_000)} drop\n"
+            if share
+            else ""
         )
         # Before conntrack (-400) and before local delivery: both put fragments together.
         chain = f"chain loss {{\ntype filter hook prerouting priority -500;\n{rule}}}\n"
@@ -134,7 +164,9 @@ class Network:
 
 def _remove_stale() -> None:
     """Remove what a run has left that was killed."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=False
+    ).stdout
     for line in listed.splitlines():
         name = line.split()[0] if line.strip() else ""
         words = name.split("-")

@@ -1,7 +1,7 @@
 """The cases of every workload, for a whole run and for a quick one.
 
-Not every library is in every case: in the larger groups and in what is about coming, going and standing still there are
-fewer, so that a run ends within the hour. Each case says who takes part.
+Not every library is in every case: in the larger groups and in what is about coming, going and
+standing still there are fewer, so that a run ends within the hour. Each case says who takes part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def plan(only: tuple[str, ...] = (), *, quick: bool = False) -> list[list[Case]]
         "rtt": [[_rtt(size) for size in ((100,) if quick else (100, 1000))]],
         "loss": [[_loss(share) for share in ((0.01, 0.05) if quick else LOSSES)]],
         "slow": [[_single("slow", "1 → 3, 100 B, one slow", SLOWED, "slowed", Shape(4, 1), 100)]],
-        "stop": [[_single("stop", "1 → 3, 1000 B, one stops", STOPPED, "stopped", Shape(4, 1), 1000)]],
+        "stop": [
+            [_single("stop", "1 → 3, 1000 B, one stops", STOPPED, "stopped", Shape(4, 1), 1000)]
+        ],
         "join": [[_join()]],
         "memory": [[_memory()], [_streams()]],
         "start": [[_start()]],
@@ -64,7 +66,13 @@ def everybody(*, quick: bool) -> list[list[Case]]:
             shape = Shape(members, members)
             found.append(
                 [
-                    Case("all", f"{members} members, {name}, {size} B", contenders, shape=shape, size_bytes=size)
+                    Case(
+                        "all",
+                        f"{members} members, {name}, {size} B",
+                        contenders,
+                        shape=shape,
+                        size_bytes=size,
+                    )
                     for size in sizes
                 ]
             )
@@ -75,12 +83,24 @@ def fan(*, quick: bool) -> list[list[Case]]:
     """One sender."""
     found = []
     for receivers in (3,) if quick else (1, 3, 7):
-        contenders: tuple[str, ...] = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "jgroups-nakack4-udp")
+        contenders: tuple[str, ...] = (
+            "gapless-udp",
+            "gapless-tcp",
+            "pyzmq",
+            "zenoh",
+            "jgroups-nakack4-udp",
+        )
         if receivers == 3 and quick:
             contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh")
         elif receivers == 3:
             contenders = (
-                *("gapless-udp", "gapless-mesh", "gapless-tcp", "gapless-udp-each", "gapless-udp-single"),
+                *(
+                    "gapless-udp",
+                    "gapless-mesh",
+                    "gapless-tcp",
+                    "gapless-udp-each",
+                    "gapless-udp-single",
+                ),
                 *("pyzmq", "zenoh", "cyclonedds", "nats", "redis", "pyre"),
                 *("jgroups-nakack4-udp", "jgroups-nakack4-udp-tuned", "jgroups-nakack4-tcp"),
             )
@@ -109,7 +129,12 @@ def one(*, quick: bool) -> list[list[Case]]:
     if quick:
         contenders = contenders[:3]
     shape = Shape(2, 2, "one")
-    return [[Case("one", f"1 ⇄ 1, {size} B", contenders, shape=shape, size_bytes=size) for size in (100, 1000)]]
+    return [
+        [
+            Case("one", f"1 ⇄ 1, {size} B", contenders, shape=shape, size_bytes=size)
+            for size in (100, 1000)
+        ]
+    ]
 
 
 def limits(*, quick: bool) -> list[list[Case]]:
@@ -120,7 +145,13 @@ def limits(*, quick: bool) -> list[list[Case]]:
         sizes = (1000,) if quick else (100, 1000)
         found.append(
             [
-                Case("limit", f"3 members, {name}, {size} B", contenders, shape=Shape(3, 3), size_bytes=size)
+                Case(
+                    "limit",
+                    f"3 members, {name}, {size} B",
+                    contenders,
+                    shape=Shape(3, 3),
+                    size_bytes=size,
+                )
                 for size in sizes
             ]
         )
@@ -132,25 +163,60 @@ def _rtt(size_bytes: int) -> Case:
         *("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "cyclonedds", "nats", "redis"),
         *("jgroups-nakack4-udp", "jgroups-nakack4-tcp", "raw-udp"),
     )
-    return Case("rtt", f"{size_bytes} B there and back", contenders, TRIPS, Shape(2, 1, "rtt"), size_bytes, how="rtt")
+    return Case(
+        "rtt",
+        f"{size_bytes} B there and back",
+        contenders,
+        TRIPS,
+        Shape(2, 1, "rtt"),
+        size_bytes,
+        how="rtt",
+    )
 
 
 def _loss(share: float) -> Case:
     contenders = (
-        *("gapless-udp", "gapless-tcp", "jgroups-nakack4-udp", "jgroups-nakack4-udp-tuned", "jgroups-nakack4-tcp"),
+        *(
+            "gapless-udp",
+            "gapless-tcp",
+            "jgroups-nakack4-udp",
+            "jgroups-nakack4-udp-tuned",
+            "jgroups-nakack4-tcp",
+        ),
         *("pyzmq", "zenoh", "cyclonedds", "nats"),
     )
-    return Case("loss", f"3 members, 1000 B, {share:.1%} lost", contenders, shape=Shape(3, 3), loss=share)
+    return Case(
+        "loss", f"3 members, 1000 B, {share:.1%} lost", contenders, shape=Shape(3, 3), loss=share
+    )
 
 
-def _single(workload: str, title: str, metrics: tuple[Metric, ...], how: str, shape: Shape, size_bytes: int) -> Case:
-    contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "nats", "jgroups-nakack4-udp", "jgroups-nakack4-tcp")
+def _single(
+    workload: str, title: str, metrics: tuple[Metric, ...], how: str, shape: Shape, size_bytes: int
+) -> Case:
+    contenders = (
+        "gapless-udp",
+        "gapless-tcp",
+        "pyzmq",
+        "zenoh",
+        "nats",
+        "jgroups-nakack4-udp",
+        "jgroups-nakack4-tcp",
+    )
     return Case(workload, title, contenders, metrics, shape, size_bytes, how=how)
 
 
 def _join() -> Case:
-    contenders = ("gapless-udp", "gapless-tcp", "pyzmq", "zenoh", "jgroups-nakack4-udp", "jgroups-nakack4-tcp")
-    return Case("join", "3 send 100 B, one more comes", contenders, JOINED, Shape(4, 3), 100, how="joined")
+    contenders = (
+        "gapless-udp",
+        "gapless-tcp",
+        "pyzmq",
+        "zenoh",
+        "jgroups-nakack4-udp",
+        "jgroups-nakack4-tcp",
+    )
+    return Case(
+        "join", "3 send 100 B, one more comes", contenders, JOINED, Shape(4, 3), 100, how="joined"
+    )
 
 
 def _memory() -> Case:
@@ -163,7 +229,13 @@ def _memory() -> Case:
 
 def _streams() -> Case:
     return Case(
-        "memory", "992 streams in one process", ("gapless-udp", "pyzmq"), STREAMS, Shape(1, 1), 8, how="streamed"
+        "memory",
+        "992 streams in one process",
+        ("gapless-udp", "pyzmq"),
+        STREAMS,
+        Shape(1, 1),
+        8,
+        how="streamed",
     )
 
 

@@ -1,7 +1,8 @@
 """What is shown of outcomes: tables for a person, JSON for a program, a page for the docs. Ratios come first.
 
-A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead, whichever way the
-figure is better. The median of the rounds stands first, the lowest and the highest behind it.
+A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead,
+whichever way the figure is better. The median of the rounds stands first, the lowest and the
+highest behind it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ MARKERS = re.compile(r"(<!-- measured -->\n).*?(<!-- end measured -->)", re.DOTA
 
 def reference(case: Case, outcomes: Sequence[Outcome]) -> Outcome | None:
     """Return what others are compared with: the first of ours in the case."""
-    ours = [one for one in outcomes if one.case == case and CONTENDERS[one.contender].is_ours and one.rounds]
+    ours = [
+        one
+        for one in outcomes
+        if one.case == case and CONTENDERS[one.contender].is_ours and one.rounds
+    ]
     return min(ours, key=lambda one: case.contenders.index(one.contender)) if ours else None
 
 
@@ -63,13 +68,19 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.rounds or "lost" not in outcome.rounds[0]:
         return ""
     wrong = {"lost": "lost", "duplicated": "twice", "out_of_order": "out of order"}
-    found = [f"{total(outcome, key):,} {word}" for key, word in wrong.items() if total(outcome, key)]
+    found = [
+        f"{total(outcome, key):,} {word}" for key, word in wrong.items() if total(outcome, key)
+    ]
     return ", ".join(found) or "all, in order"
 
 
 def broken(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return those that have promised to lose nothing, and have."""
-    return [one for one in outcomes if "none lost" in one.promises and verdict(one) not in ("", "all, in order")]
+    return [
+        one
+        for one in outcomes
+        if "none lost" in one.promises and verdict(one) not in ("", "all, in order")
+    ]
 
 
 def repairs(outcome: Outcome) -> str:
@@ -181,7 +192,9 @@ def as_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     line[metric.key] = found_figures._asdict()
                 found_ratio = ratio(ours, one, metric) if ours and one is not ours else None
                 if found_ratio is not None:
-                    line[f"ratio_{metric.key}"] = {key: finite(value) for key, value in found_ratio._asdict().items()}
+                    line[f"ratio_{metric.key}"] = {
+                        key: finite(value) for key, value in found_ratio._asdict().items()
+                    }
             found.append(line)
     return found
 
@@ -195,7 +208,10 @@ def finite(value: float) -> float | None:
 
 
 def page_part(
-    about: dict[str, Any], peers: Sequence[Peer], outcomes: Sequence[Outcome], goals: Sequence[Line] = ()
+    about: dict[str, Any],
+    peers: Sequence[Peer],
+    outcomes: Sequence[Outcome],
+    goals: Sequence[Line] = (),
 ) -> str:
     """Return the generated part of the page."""
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in about.items()), ""]
@@ -206,15 +222,26 @@ def page_part(
     ]
     if goals:
         lines += ["", "### Goals", "", "| goal | asked | measured | reached |", "|---|---|---|---|"]
-        lines += [f"| {line.goal} | {line.asked} | {line.measured} | {answer(line.reached)} |" for line in goals]
+        lines += [
+            f"| {line.goal} | {line.asked} | {line.measured} | {answer(line.reached)} |"
+            for line in goals
+        ]
     for workload, title in WORKLOADS.items():
         mine = [case for case in cases(outcomes) if case.workload == workload]
         if mine:
             lines += ["", f"### {title[0].upper()}{title[1:]}"]
         for case in mine:
             titles = header(case)
-            lines += ["", f"**{case.title}**", "", f"| {' | '.join(titles)} |", f"|---|{'---:|' * (len(titles) - 1)}"]
-            lines += [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows(case, outcomes)]
+            lines += [
+                "",
+                f"**{case.title}**",
+                "",
+                f"| {' | '.join(titles)} |",
+                f"|---|{'---:|' * (len(titles) - 1)}",
+            ]
+            lines += [
+                f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows(case, outcomes)
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -228,4 +255,6 @@ def write_page(path: Path, part: str) -> None:
     text = path.read_text(encoding="utf-8")
     if not MARKERS.search(text):
         raise ValueError(f"{path.name} has no markers <!-- measured --> and <!-- end measured -->")
-    path.write_text(MARKERS.sub(lambda match: f"{match[1]}{part}{match[2]}", text), encoding="utf-8")
+    path.write_text(
+        MARKERS.sub(lambda match: f"{match[1]}{part}{match[2]}", text), encoding="utf-8"
+    )

@@ -1,7 +1,7 @@
 """Gapless and its peers, in turns, in one run: ``bench/run.py``. docs/benchmarks.md says what is measured and how.
 
-Every message carries a number, and every receiver checks all of them. What cannot be had is reported as missing, with
-the reason. Nothing is left running, whatever happens.
+Every message carries a number, and every receiver checks all of them. What cannot be had is
+reported as missing, with the reason. Nothing is left running, whatever happens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.network import Network, UnavailableError
 from bench.plans import WORKLOADS, plan
 from bench.report import as_json, broken, page_part, print_goals, print_tables, write_page
 from bench.workloads import Case, Course, Outcome
-from gapless.cli.output import console
+from gapless.cli.rendering import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +51,9 @@ def names(known: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
         found = tuple(part.strip() for part in text.split(",") if part.strip())
         for name in found:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is no {what}; there are {', '.join(known)}")
+                raise argparse.ArgumentTypeError(
+                    f"{name!r} is no {what}; there are {', '.join(known)}"
+                )
         if not found:
             raise argparse.ArgumentTypeError(f"expected names of {what}s with commas between them")
         return found
@@ -77,20 +79,41 @@ def number(lowest: float, highest: float, kind: type[int | float]) -> Callable[[
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
     made = OneLineParser(
-        prog="bench/run.py", description="Measure Gapless and its peers in turns, in one run.", allow_abbrev=False
+        prog="bench/run.py",
+        description="Measure Gapless and its peers in turns, in one run.",
+        allow_abbrev=False,
     )
     made.add_argument("--only", type=names(list(WORKLOADS), "workload"), default=(), metavar="NAME,…",
                       help="; ".join(f"{name}: {what}" for name, what in WORKLOADS.items()))  # fmt: skip
     made.add_argument("--peers", type=names(list(CONTENDERS), "contender"), metavar="NAME,…",
                       help=f"measure only these: {', '.join(CONTENDERS)}")  # fmt: skip
-    made.add_argument("--case", default="", metavar="TEXT", help="only cases with this in their title, such as '1 → 3'")
-    made.add_argument("--rounds", type=number(1, 1000, int), metavar="N", help="rounds to take the median of (3)")
-    made.add_argument("--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.6)")
-    made.add_argument("--quick", action="store_true", help="one short round of fewer cases, to see that it works")
-    made.add_argument("--offline", action="store_true", help="fetch and install nothing; use what is there")
-    made.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    made.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md too")
-    made.add_argument("--list", action="store_true", help="say what would be measured, and measure nothing")
+    made.add_argument(
+        "--case",
+        default="",
+        metavar="TEXT",
+        help="only cases with this in their title, such as '1 → 3'",
+    )
+    made.add_argument(
+        "--rounds", type=number(1, 1000, int), metavar="N", help="rounds to take the median of (3)"
+    )
+    made.add_argument(
+        "--seconds", type=number(0.05, 600, float), metavar="S", help="length of a round (0.6)"
+    )
+    made.add_argument(
+        "--quick", action="store_true", help="one short round of fewer cases, to see that it works"
+    )
+    made.add_argument(
+        "--offline", action="store_true", help="fetch and install nothing; use what is there"
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of tables"
+    )
+    made.add_argument(
+        "--write", action="store_true", help="put the figures into docs/benchmarks.md too"
+    )
+    made.add_argument(
+        "--list", action="store_true", help="say what would be measured, and measure nothing"
+    )
     return made
 
 
@@ -111,7 +134,12 @@ class Progress:
     def __call__(self, what: str) -> None:
         """Show what is done now."""
         if not self._quiet and sys.stderr.isatty():
-            print(f"\r\x1b[K{self._elapsed()} {self._where} {what}"[:160], end="", file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K{self._elapsed()} {self._where} {what}"[:160],
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def note(self, what: str) -> None:
         """Say something that stays."""
@@ -128,13 +156,20 @@ class Progress:
         return f"{spent_s // 60}:{spent_s % 60:02}"
 
 
-def narrowed(groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str = "") -> list[list[Case]]:
+def narrowed(
+    groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str = ""
+) -> list[list[Case]]:
     """Return the cases that are asked for, with only those contenders that are; without any, there is no case."""
     from dataclasses import replace
 
     kept = [
         [
-            replace(case, contenders=tuple(name for name in case.contenders if wanted is None or name in wanted))
+            replace(
+                case,
+                contenders=tuple(
+                    name for name in case.contenders if wanted is None or name in wanted
+                ),
+            )
             for case in cases
             if text in case.title
         ]
@@ -144,7 +179,12 @@ def narrowed(groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str
 
 
 def measure(
-    groups: list[list[Case]], environment: Environment, rounds: int, seconds: float, warm: float, progress: Progress
+    groups: list[list[Case]],
+    environment: Environment,
+    rounds: int,
+    seconds: float,
+    warm: float,
+    progress: Progress,
 ) -> tuple[list[Outcome], str]:
     """Run all cases; return what became of them, and how packets were lost."""
     outcomes: list[Outcome] = []
@@ -160,7 +200,14 @@ def measure(
                 except UnavailableError as error:
                     way = f"the library's own fault injection drops packets, since {error}"
                     progress.note(way)
-            course = Course(environment, rounds=rounds, seconds=seconds, network=network, tick=progress, warm=warm)
+            course = Course(
+                environment,
+                rounds=rounds,
+                seconds=seconds,
+                network=network,
+                tick=progress,
+                warm=warm,
+            )
             if network or not any(case.loss for case in cases):
                 outcomes += course.run(cases, CONTENDERS)
             else:
@@ -189,7 +236,9 @@ def without_network(course: Course, cases: list[Case], why: str) -> list[Outcome
     return outcomes
 
 
-def conditions(options: argparse.Namespace, rounds: int, seconds: float, way: str, spent_s: float) -> dict[str, Any]:
+def conditions(
+    options: argparse.Namespace, rounds: int, seconds: float, way: str, spent_s: float
+) -> dict[str, Any]:
     """Return what the figures depend on."""
     return {
         "command": " ".join(["bench/run.py", *options.words]),
@@ -214,7 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = options.seconds or (0.4 if options.quick else 0.6)
     groups = narrowed(plan(options.only, quick=options.quick), options.peers, options.case)
     if not groups:
-        parser().error("no such case, or none of these contenders takes part in it (--list says what there is)")
+        parser().error(
+            "no such case, or none of these contenders takes part in it (--list says what there is)"
+        )
     if options.list:
         for case in (case for cases in groups for case in cases):
             print(f"{case.workload:8}{case.title:34}{', '.join(case.contenders)}")
@@ -229,12 +280,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int, seconds: float) -> int:
+def measured(
+    options: argparse.Namespace, groups: list[list[Case]], rounds: int, seconds: float
+) -> int:
     """Measure, and show what came out."""
     progress, begun_s = Progress(quiet=options.json and not sys.stderr.isatty()), time.monotonic()
     environment = Environment()
     wanted = list(
-        dict.fromkeys(CONTENDERS[name].peer for cases in groups for case in cases for name in case.contenders)
+        dict.fromkeys(
+            CONTENDERS[name].peer for cases in groups for case in cases for name in case.contenders
+        )
     )
     environment.get(wanted, progress.note, install=not options.offline)
     peers = [environment.peers[name] for name in wanted]
@@ -259,14 +314,24 @@ def measured(options: argparse.Namespace, groups: list[list[Case]], rounds: int,
         print_tables(screen, outcomes)
         print_goals(screen, lines(outcomes))
         screen.print(
-            "ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead", style="dim"
+            "ratio: how many times better the first of ours is in the same rounds; above 1 it is ahead",
+            style="dim",
         )
     if options.write:
         write_page(PAGE, page_part(about, peers, outcomes, lines(outcomes)))
         progress.note(f"written to {PAGE.relative_to(ROOT)}")
     for one in broken(outcomes):
-        print(f"{one.contender} has promised more than it kept in {one.case.name}: {one.promises}", file=sys.stderr)
-    return 1 if any(CONTENDERS[one.contender].is_ours for one in [*broken(outcomes), *failures(outcomes)]) else 0
+        print(
+            f"{one.contender} has promised more than it kept in {one.case.name}: {one.promises}",
+            file=sys.stderr,
+        )
+    return (
+        1
+        if any(
+            CONTENDERS[one.contender].is_ours for one in [*broken(outcomes), *failures(outcomes)]
+        )
+        else 0
+    )
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -1,8 +1,9 @@
 """What the pipeline into Spark does in a second, every figure beside a limit that is measured in the same run.
 
-From a spool to a sink that drops all rows and to Parquet, beside Spark's own Parquet reader on the same rows and a
-plain Python loop; appending to a spool, beside plain files; a collector with three senders, beside a member that only
-listens; and how long a message takes from ``send`` to a row, beside Spark's own socket source.
+From a spool to a sink that drops all rows and to Parquet, beside Spark's own Parquet reader on the
+same rows and a plain Python loop; appending to a spool, beside plain files; a collector with three
+senders, beside a member that only listens; and how long a message takes from ``send`` to a row,
+beside Spark's own socket source.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a script, and has others beside it
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # it is run as a script, and has others beside it
 
 from bench import spark_collector, spark_latency, spark_source
 from bench.measuring import Again
-from gapless.cli.output import make_table, progress_bar
+from gapless.cli.rendering import make_table, progress_bar
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -54,14 +57,18 @@ class Sizes(NamedTuple):
     @property
     def cells(self) -> list[spark_source.Cell]:
         """The spools that are read."""
-        return [spark_source.Cell(size, runs, rows) for size, rows in self.rows for runs in self.runs]
+        return [
+            spark_source.Cell(size, runs, rows) for size, rows in self.rows for runs in self.runs
+        ]
 
     def steps(self, parts: Sequence[str]) -> int:
         """How many measurements there are."""
         of = {
             "source": len(self.cells) * (self.rounds + self.warm_ups) * spark_source.TURNS,
             "spool": 1,
-            "latency": (self.rounds + self.warm_ups) * len(spark_latency.SINKS) * len(spark_latency.SOURCES),
+            "latency": (self.rounds + self.warm_ups)
+            * len(spark_latency.SINKS)
+            * len(spark_latency.SOURCES),
             "collector": self.rounds * len(self.rows) * len(spark_collector.KINDS),
         }
         return sum(of[part] for part in parts)
@@ -95,7 +102,9 @@ def started() -> Iterator[SparkSession]:
             spark.stop()
 
 
-def measure(sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[], None]) -> dict[str, Any]:
+def measure(
+    sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[], None]
+) -> dict[str, Any]:
     """Measure the parts that are asked for."""
     found: dict[str, Any] = {}
     if "spool" in parts:
@@ -110,17 +119,29 @@ def measure(sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[],
             found["spark"] = spark.version
             if "source" in parts:
                 how = (sizes.rounds, sizes.warm_ups, tick)
-                cells = [spark_source.measure(spark, folder / "cell", cell, *how) for cell in sizes.cells]
+                cells = [
+                    spark_source.measure(spark, folder / "cell", cell, *how) for cell in sizes.cells
+                ]
                 found["source"] = [asdict(line) for lines in cells for line in lines]
             if "latency" in parts:
-                timed = spark_latency.measure(spark, folder, sizes.pace, sizes.rounds, sizes.warm_ups, tick)
+                timed = spark_latency.measure(
+                    spark, folder, sizes.pace, sizes.rounds, sizes.warm_ups, tick
+                )
                 found["latency"] = [asdict(line) for line in timed]
     return found
 
 
 def append_figures(sizes: Sizes, folder: Path) -> Any:
     """Return what bench/spool.py says."""
-    options = ["--json", "--mb", str(sizes.spool_mb), "--rounds", str(sizes.rounds), "--folder", str(folder)]
+    options = [
+        "--json",
+        "--mb",
+        str(sizes.spool_mb),
+        "--rounds",
+        str(sizes.rounds),
+        "--folder",
+        str(folder),
+    ]
     command = [sys.executable, str(HERE / "spool.py"), *options]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
@@ -183,13 +204,32 @@ def collector_rows(lines: Sequence[dict[str, Any]]) -> Iterator[tuple[object, ..
         )
 
 
-def picked(keys: Sequence[str]) -> Callable[[Sequence[dict[str, Any]]], Iterator[tuple[object, ...]]]:
+def picked(
+    keys: Sequence[str],
+) -> Callable[[Sequence[dict[str, Any]]], Iterator[tuple[object, ...]]]:
     """Return what makes rows of some of the values of each line."""
-    return lambda lines: (tuple("-" if line[key] is None else line[key] for key in keys) for line in lines)
+    return lambda lines: (
+        tuple("-" if line[key] is None else line[key] for key in keys) for line in lines
+    )
 
 
-APPEND = ("shape", "append_no_sync_of_plain", "append_fdatasync_of_plain", "read_of_plain", "append_no_sync_mb_s")
-LATENCY = ("sink", "source", "ratio_p50", "ratio_p99", "p50_ms", "p99_ms", "spooled_p50_ms", "spooled_p99_ms")
+APPEND = (
+    "shape",
+    "append_no_sync_of_plain",
+    "append_fdatasync_of_plain",
+    "read_of_plain",
+    "append_no_sync_mb_s",
+)
+LATENCY = (
+    "sink",
+    "source",
+    "ratio_p50",
+    "ratio_p99",
+    "p50_ms",
+    "p99_ms",
+    "spooled_p50_ms",
+    "spooled_p99_ms",
+)
 TABLES: dict[str, tuple[str, str, Callable[[Any], Iterator[tuple[object, ...]]]]] = {
     "source": (
         "Spool to Spark",
@@ -220,7 +260,9 @@ def show(about: dict[str, object], found: dict[str, Any]) -> None:
     for part, (title, heads, rows) in TABLES.items():
         if part in found:
             screen.print(make_table(title, heads.split("|"), rows(found[part])))
-    screen.print("x: times as fast (or, of CPU and of milliseconds, as much) as what is named, in the same round")
+    screen.print(
+        "x: times as fast (or, of CPU and of milliseconds, as much) as what is named, in the same round"
+    )
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -244,15 +286,30 @@ def row_count(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="bench/spark.py", description="Measure the pipeline into Spark.", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument("--quick", action="store_true", help="very little of everything, to see that it works")
-    parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; all of them by default")
-    parser.add_argument("--rounds", type=round_count, metavar="N", help="rounds to take the median of (3)")
-    parser.add_argument(
-        "--rows", type=row_count, metavar="N", help="rows of 100 B to read (1000000), and a quarter as many of 1 KB"
+    parser = OneLineParser(
+        prog="bench/spark.py", description="Measure the pipeline into Spark.", allow_abbrev=False
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write; a temporary folder by default")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of tables"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="very little of everything, to see that it works"
+    )
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="measure this part; all of them by default"
+    )
+    parser.add_argument(
+        "--rounds", type=round_count, metavar="N", help="rounds to take the median of (3)"
+    )
+    parser.add_argument(
+        "--rows",
+        type=row_count,
+        metavar="N",
+        help="rows of 100 B to read (1000000), and a quarter as many of 1 KB",
+    )
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where to write; a temporary folder by default"
+    )
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
     sizes = sizes if options.rounds is None else sizes._replace(rounds=options.rounds)
@@ -274,7 +331,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             found = measure(sizes, parts, folder, tick)
     except Exception as error:
-        if not isinstance(error, (GaplessError, Again)) and not type(error).__module__.startswith("pyspark."):
+        if not isinstance(error, (GaplessError, Again)) and not type(error).__module__.startswith(
+            "pyspark."
+        ):
             raise
         print(f"bench/spark.py: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """Processes of bench/spark.py that need no Spark: a collector, and a sender that stamps what it sends.
 
-They are told what to do by one argument in JSON, and speak in lines, as the members of ``gapless.bench`` do.
+They are told what to do by one argument in JSON, and speak in lines, as the members of
+``gapless_lab.bench`` do.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from struct import Struct
 from typing import Any
 
 from gapless import blocking
-from gapless.bench.member import PATIENCE_S, WARM_UP_S
 from gapless.config import Config
 from gapless.spool import SpoolView
 from gapless.spool.collector import Collector
+from gapless_lab.bench.worker import PATIENCE_S, WARM_UP_S
 
 STAMP = Struct("<q")
 SLACK_S = 0.02
@@ -33,12 +34,18 @@ def command(role: str, **told: Any) -> list[str]:
 def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
     """Return how member ``at`` of those on these ports finds the others."""
     config = Config.make(found_after="200ms", join_interval="50ms")
-    return {"discover": f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", "ports": ports[at], "config": config}
+    return {
+        "discover": f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}",
+        "ports": ports[at],
+        "config": config,
+    }
 
 
 def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float = 0.0) -> None:
     """Collect until nobody wants it any more; with ``seconds``, say how much comes in that time."""
-    with Collector(spool, "bench", transport="udp", host="127.0.0.1", sync=sync, **joining(ports, at)) as collector:
+    with Collector(
+        spool, "bench", transport="udp", host="127.0.0.1", sync=sync, **joining(ports, at)
+    ) as collector:
         while collector.status.members < len(ports):
             time.sleep(SLACK_S)
         say("ready")
@@ -49,7 +56,16 @@ def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float
         while (stored := stored_in(spool)) < owed and time.monotonic() < until_s:
             time.sleep(SLACK_S)
         status = collector.status
-        say(json.dumps({"lost": owed - stored, "repairs": 0, "commits": status.commits, "batches": status.batches}))
+        say(
+            json.dumps(
+                {
+                    "lost": owed - stored,
+                    "repairs": 0,
+                    "commits": status.commits,
+                    "batches": status.batches,
+                }
+            )
+        )
         hear()
 
 
@@ -68,11 +84,15 @@ def stored_in(spool: str) -> int:
     return sum(SpoolView(spool).high().values())
 
 
-def produce(ports: list[int], at: int, size_bytes: int, interval_s: float, warm_up: int, count: int) -> None:
+def produce(
+    ports: list[int], at: int, size_bytes: int, interval_s: float, warm_up: int, count: int
+) -> None:
     """Send messages that hold the time of their ``send``, at random moments; the first ones, to warm up, hold 0."""
     random = Random(at)
     rest = bytes(size_bytes - STAMP.size)
-    with blocking.join("bench", transport="udp", host="127.0.0.1", listen=False, **joining(ports, at)) as group:
+    with blocking.join(
+        "bench", transport="udp", host="127.0.0.1", listen=False, **joining(ports, at)
+    ) as group:
         group.wait_for_members(len(ports), PATIENCE_S)
         say("ready")
         hear()

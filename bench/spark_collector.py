@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.measuring import ratio, spread
 from bench.spark_children import command
-from gapless.bench.member import PATIENCE_S, Spec
-from gapless.bench.processes import Processes, free_ports
+from gapless_lab.bench.processes import Processes, free_ports
+from gapless_lab.bench.worker import PATIENCE_S, Spec
 
 SENDERS = 3
 LISTENER, SYNCED, UNSYNCED = "listener", "collector", "collector, no sync"
@@ -40,9 +40,15 @@ def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str,
     """Let three members send as fast as they are let; return what the fourth has got, and what that has cost it."""
     ports = free_ports(SENDERS + 1)
     specs = [Spec(ports, at, SENDERS, size_bytes, seconds) for at in range(SENDERS + 1)]
-    commands = [[sys.executable, "-m", "gapless.bench.member", spec.encode()] for spec in specs]
+    commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
     if kind != LISTENER:
-        told = {"spool": str(folder), "ports": ports, "at": SENDERS, "sync": kind == SYNCED, "seconds": seconds}
+        told = {
+            "spool": str(folder),
+            "ports": ports,
+            "at": SENDERS,
+            "sync": kind == SYNCED,
+            "seconds": seconds,
+        }
         commands[-1] = command("collect", **told)
     here = Path(__file__).resolve().parent.parent
     try:
@@ -69,12 +75,21 @@ def measure(
                 answer = group(kind, size, seconds, folder / f"collected-{number}")
                 found.setdefault((size, kind), []).append(answer)
                 tick()
-    return [figure for size in sizes for figure in _figures(size, {kind: found[size, kind] for kind in KINDS})]
+    return [
+        figure
+        for size in sizes
+        for figure in _figures(size, {kind: found[size, kind] for kind in KINDS})
+    ]
 
 
 def _figures(size_bytes: int, found: dict[str, list[dict[str, Any]]]) -> Iterator[Figure]:
-    speeds = {kind: [one["count"] / one["elapsed_s"] for one in all_] for kind, all_ in found.items()}
-    costs = {kind: [one["cpu_s"] / max(1, one["count"]) * 1e6 for one in all_] for kind, all_ in found.items()}
+    speeds = {
+        kind: [one["count"] / one["elapsed_s"] for one in all_] for kind, all_ in found.items()
+    }
+    costs = {
+        kind: [one["cpu_s"] / max(1, one["count"]) * 1e6 for one in all_]
+        for kind, all_ in found.items()
+    }
     for kind, answers in found.items():
         middle = spread(speeds[kind])
         per_commit = [one["count"] / one["commits"] for one in answers if one.get("commits")]

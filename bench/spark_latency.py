@@ -1,9 +1,10 @@
 """How long a message takes from ``send`` to a row, beside a line that Spark's own socket source reads.
 
-A sender and a collector, each in a process of its own, and a query that takes one micro-batch after the other. A row
-counts when it can be seen: in the hands of a function (``foreachBatch``), or in a Parquet table, when the entry of its
-batch in the log of the table has its name. The same lines go over a bare socket to a query with the same sink: that
-has no group, no disk and no replay, and is what a micro-batch of Spark costs by itself.
+A sender and a collector, each in a process of its own, and a query that takes one micro-batch after
+the other. A row counts when it can be seen: in the hands of a function (``foreachBatch``), or in a
+Parquet table, when the entry of its batch in the log of the table has its name. The same lines go
+over a bare socket to a query with the same sink: that has no group, no disk and no replay, and is
+what a micro-batch of Spark costs by itself.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.spark_children import STAMP, command
-from gapless.bench.cells import percentile
-from gapless.bench.member import PATIENCE_S
-from gapless.bench.processes import Processes, free_ports
+from gapless_lab.bench.matrix import percentile
+from gapless_lab.bench.processes import Processes, free_ports
+from gapless_lab.bench.worker import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +98,9 @@ class Sink:
         if "collected" in rows.column_names:
             # Parquet gives nanoseconds back where Spark has microseconds.
             collected = rows["collected"].cast("timestamp[us]").cast("int64").to_pylist()
-            self.spooled_ns += [us * 1000 - stamp for us, stamp in zip(collected, stamps, strict=True) if stamp]
+            self.spooled_ns += [
+                us * 1000 - stamp for us, stamp in zip(collected, stamps, strict=True) if stamp
+            ]
 
     def times(self) -> Times:
         """Return what was noted."""
@@ -112,7 +115,10 @@ class Sink:
 def seen_files(table: Path) -> Iterator[tuple[str, int]]:
     """Return each file of a table that a stream has written, and when the log of the table got to name it."""
     known: set[str] = set()
-    for entry in sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.name.partition(".")[0])):
+    for entry in sorted(
+        (table / "_spark_metadata").glob("[0-9]*"),
+        key=lambda path: int(path.name.partition(".")[0]),
+    ):
         seen_ns = entry.stat().st_ctime_ns
         for line in entry.read_text().splitlines()[1:]:
             path = json.loads(line)["path"].removeprefix("file://")
@@ -133,7 +139,12 @@ def over_gapless(spark: SparkSession, sink: Sink, pace: Pace) -> None:
     """Send by a group, with a collector, a spool and the source ``gapless``."""
     spool = sink.folder / "spool"
     ports = free_ports(2)
-    sending = {"size_bytes": SIZE_BYTES, "interval_s": pace.interval_s, "warm_up": pace.warm_up, "count": pace.messages}
+    sending = {
+        "size_bytes": SIZE_BYTES,
+        "interval_s": pace.interval_s,
+        "warm_up": pace.warm_up,
+        "count": pace.messages,
+    }
     commands = [
         command("collect", spool=str(spool), ports=ports, at=0, sync=True),
         command("produce", ports=ports, at=1, **sending),
@@ -142,7 +153,11 @@ def over_gapless(spark: SparkSession, sink: Sink, pace: Pace) -> None:
     limit_s = (pace.warm_up + pace.messages) * pace.interval_s + 3 * PATIENCE_S
     with Processes(commands, limit_s=limit_s, path=[here]) as processes:
         processes.hear()
-        frame = spark.readStream.format("gapless").option("spool", str(spool)).option("columns", "collected,payload")
+        frame = (
+            spark.readStream.format("gapless")
+            .option("spool", str(spool))
+            .option("columns", "collected,payload")
+        )
         with running(sink.start(frame.load())) as query:
             processes.tell()
             processes.tell(json.dumps([json.loads(answer)["sent"] for answer in processes.hear()]))
@@ -155,7 +170,12 @@ def over_socket(spark: SparkSession, sink: Sink, pace: Pace) -> None:
     """Send lines over a bare socket to Spark's own source ``socket``."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        frame = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
+        frame = (
+            spark.readStream.format("socket")
+            .option("host", "127.0.0.1")
+            .option("port", port)
+            .load()
+        )
         feeder = threading.Thread(target=_feed, args=(server, pace), daemon=True)
         feeder.start()
         with running(sink.start(frame.withColumnRenamed("value", "payload"))) as query:
@@ -184,7 +204,12 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 
 def measure(
-    spark: SparkSession, folder: Path, pace: Pace, rounds: int, warm_ups: int, tick: Callable[[], None]
+    spark: SparkSession,
+    folder: Path,
+    pace: Pace,
+    rounds: int,
+    warm_ups: int,
+    tick: Callable[[], None],
 ) -> list[Figure]:
     """Measure all sinks, both sources in turns; the messages of all rounds but the first ones count together."""
     found: dict[tuple[str, str], list[Times]] = {}

@@ -1,7 +1,8 @@
 """Rows a second from a spool into Spark, beside Spark's own Parquet reader and a plain loop over the same rows.
 
-Each cell is a spool of messages of one size, in runs as a busy sender makes them (60 KB) or in runs of 1 to 10
-messages, as senders with little to say make them. The table of the Parquet reader was written from this very spool.
+Each cell is a spool of messages of one size, in runs as a busy sender makes them (60 KB) or in runs
+of 1 to 10 messages, as senders with little to say make them. The table of the Parquet reader was
+written from this very spool.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.errors import StreamingQueryException
 
 from bench.measuring import Again, Sample, alternate, ratio, spread
-from gapless.core.ready import Delivery
 from gapless.identity import Address
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import Limits, Spool, SpoolView
 
@@ -32,7 +33,12 @@ COMMIT_BYTES = 1024 * 1024
 FEW = ("origin", "seqno", "payload")
 """The columns of a read that asks for few; all twelve are what a read gives by default."""
 READER = "bench"
-PARQUET, PARQUET_FEW, COPY, LOOP = "parquet", "parquet, few columns", "parquet to parquet", "python loop"
+PARQUET, PARQUET_FEW, COPY, LOOP = (
+    "parquet",
+    "parquet, few columns",
+    "parquet to parquet",
+    "python loop",
+)
 BASELINES = {
     "batch": PARQUET,
     "batch, few columns": PARQUET_FEW,
@@ -56,8 +62,8 @@ class Cell(NamedTuple):
 class Figure:
     """One line of the result: medians, and in ``ratio_*`` and ``*_spread`` the median, the lowest and the highest.
 
-    ``ratio_speed`` is to Spark's own Parquet reader in the same round, ``ratio_cpu`` likewise; ``ratio_loop`` is how
-    many times as fast as a Python loop over the same rows.
+    ``ratio_speed`` is to Spark's own Parquet reader in the same round, ``ratio_cpu`` likewise;
+    ``ratio_loop`` is how many times as fast as a Python loop over the same rows.
     """
 
     size_bytes: int
@@ -83,7 +89,11 @@ def fill(root: Path, cell: Cell) -> None:
     with Spool.open(root, group="bench", limits=Limits(max_bytes=0), sync=False) as spool:
         at = 0
         while left:
-            count = max(1, LARGE_BYTES // cell.size_bytes) if cell.runs == "large" else random.randint(1, SMALL_MOST)
+            count = (
+                max(1, LARGE_BYTES // cell.size_bytes)
+                if cell.runs == "large"
+                else random.randint(1, SMALL_MOST)
+            )
             count = min(count, left)
             begins = (random.randrange(len(noise) - cell.size_bytes) for _ in range(count))
             payloads = [noise[begin : begin + cell.size_bytes] for begin in begins]
@@ -129,7 +139,12 @@ class Reads:
         }
 
     def _batch(self, **options: str) -> DataFrame:
-        return self.spark.read.format("gapless").option("spool", str(self.spool)).options(**options).load()
+        return (
+            self.spark.read.format("gapless")
+            .option("spool", str(self.spool))
+            .options(**options)
+            .load()
+        )
 
     def _parquet(self) -> DataFrame:
         return self.spark.read.parquet(str(self.table))
@@ -146,14 +161,22 @@ class Reads:
     def _stream(self, sink: str, **options: str) -> float:
         """Return the seconds of the micro-batches: how long a query takes to start is no matter of rows."""
         out = self._fresh()
-        frame = self.spark.readStream.format("gapless").option("spool", str(self.spool)).option("reader", READER)
+        frame = (
+            self.spark.readStream.format("gapless")
+            .option("spool", str(self.spool))
+            .option("reader", READER)
+        )
         writer = frame.options(**options).load().writeStream.format(sink).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(out / "checkpoint")).start(str(out / "table"))
+        query = writer.option("checkpointLocation", str(out / "checkpoint")).start(
+            str(out / "table")
+        )
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
             shutil.rmtree(out, ignore_errors=True)
-            if "failed to connect back" in str(error):  # a new process has not got to run within ten seconds
+            if "failed to connect back" in str(
+                error
+            ):  # a new process has not got to run within ten seconds
                 raise Again(str(error).partition("\n")[0]) from error
             raise
         progress: list[dict[str, Any]] = [dict(each) for each in query.recentProgress]
@@ -161,7 +184,16 @@ class Reads:
         assert rows == self.cell.rows, f"{rows} rows have come of {self.cell.rows}"
         SpoolView(self.spool).forget(READER)
         shutil.rmtree(out)
-        return float(sum(each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"])) / 1e3
+        return (
+            float(
+                sum(
+                    each["durationMs"]["triggerExecution"]
+                    for each in progress
+                    if each["numInputRows"]
+                )
+            )
+            / 1e3
+        )
 
     def _loop(self) -> None:
         view = SpoolView(self.spool)
@@ -179,8 +211,13 @@ def _to_nothing(frame: DataFrame) -> None:
 
 def figures(cell: Cell, found: dict[str, list[Sample]]) -> Iterator[Figure]:
     """Return the lines of a cell, those of the limits last."""
-    speeds = {name: [cell.rows / sample.wall_s for sample in samples] for name, samples in found.items()}
-    costs = {name: [sample.cpu_s / cell.rows * 1e6 for sample in samples] for name, samples in found.items()}
+    speeds = {
+        name: [cell.rows / sample.wall_s for sample in samples] for name, samples in found.items()
+    }
+    costs = {
+        name: [sample.cpu_s / cell.rows * 1e6 for sample in samples]
+        for name, samples in found.items()
+    }
     for name in (*BASELINES, PARQUET, PARQUET_FEW, COPY, LOOP):
         baseline = BASELINES.get(name, name)
         middle = spread(speeds[name])
@@ -203,7 +240,12 @@ TURNS = 10
 
 
 def measure(
-    spark: SparkSession, folder: Path, cell: Cell, rounds: int, warm_ups: int, tick: Callable[[], None]
+    spark: SparkSession,
+    folder: Path,
+    cell: Cell,
+    rounds: int,
+    warm_ups: int,
+    tick: Callable[[], None],
 ) -> list[Figure]:
     """Measure one cell."""
     reads = Reads(spark, folder, cell)

@@ -1,10 +1,12 @@
 """How fast a spool takes messages in and gives them out, beside plain files on the same disk in the same run.
 
-Appending: runs of many messages (60 KB) and runs of one small message (100 B), committed a megabyte at a time, with and
-without waiting for the disk. Beside each: the same bytes written to a plain file with as many calls, each followed by
-fdatasync where the spool waits. Both are given turns, and the median of the rounds counts.
+Appending: runs of many messages (60 KB) and runs of one small message (100 B), committed a megabyte
+at a time, with and without waiting for the disk. Beside each: the same bytes written to a plain
+file with as many calls, each followed by fdatasync where the spool waits. Both are given turns, and
+the median of the rounds counts.
 
-Reading: all records of the spool that was written, with every checksum looked at, beside reading the same files.
+Reading: all records of the spool that was written, with every checksum looked at, beside reading
+the same files.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gapless.core.ready import Delivery
 from gapless.identity import Address
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import Limits, Spool, SpoolView
 
 ORIGIN = Address(0xA1, 1)
 COMMIT_BYTES = 1024 * 1024
-SHAPES = {"60 KB runs of 1 KB": (60, 1000), "60 KB runs of 100 B": (600, 100), "runs of one 100 B message": (1, 100)}
+SHAPES = {
+    "60 KB runs of 1 KB": (60, 1000),
+    "60 KB runs of 100 B": (600, 100),
+    "runs of one 100 B message": (1, 100),
+}
 
 
 def deliveries(messages: int, size_bytes: int, total_bytes: int) -> list[Delivery]:
@@ -137,8 +143,14 @@ def main() -> None:
                 print(f"{key:28} {value}")
             print()
     if options.json:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "system": platform.platform()}
-        json.dump({"machine": machine, "commit_bytes": COMMIT_BYTES, "figures": figures}, sys.stdout)
+        machine = {
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            "system": platform.platform(),
+        }
+        json.dump(
+            {"machine": machine, "commit_bytes": COMMIT_BYTES, "figures": figures}, sys.stdout
+        )
         print()
 
 

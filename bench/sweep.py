@@ -1,9 +1,10 @@
 """What Spark costs a sweep: the same seeds of the full swarm on Spark and by plain processes, in turns.
 
-``python bench/sweep.py --seeds 2000`` splits the seeds into rounds. In each round both do the same seeds on as many
-cores, one after the other, so that a slow moment of the machine falls on both alike; who begins changes from round to
-round. The plain way is that of ``gapless sim --seeds``: a pool of processes, and results that are only added up. A
-sweep on Spark writes a table besides. Both must have the same digest, and no violation.
+``python bench/sweep.py --seeds 2000`` splits the seeds into rounds. In each round both do the same
+seeds on as many cores, one after the other, so that a slow moment of the machine falls on both
+alike; who begins changes from round to round. The plain way is that of ``gapless sim --seeds``: a
+pool of processes, and results that are only added up. A sweep on Spark writes a table besides. Both
+must have the same digest, and no violation.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pyspark.sql import SparkSession
 
 from bench.measuring import Sample, ratio, take
-from gapless.cli.output import console, make_table, progress_bar
+from gapless.cli.rendering import console, make_table, progress_bar
 from gapless.errors import GaplessError
-from gapless.sim.run import sweep as plain_sweep
-from pyspark_gapless.plant.run import quiet_session
-from pyspark_gapless.sweep.cells import code_digest
-from pyspark_gapless.sweep.engines import JOBS_AT_ONCE, NAME, OnSpark, light_settings
-from pyspark_gapless.sweep.grid import read_grid
+from gapless.sim.runner import sweep as plain_sweep
+from gapless_lab.sensor_pipeline.runner import quiet_session
+from pyspark_gapless.sweep.cell import code_digest
+from pyspark_gapless.sweep.executors import JOBS_AT_ONCE, NAME, OnSpark, light_settings
+from pyspark_gapless.sweep.grid_file import read_grid
 from pyspark_gapless.sweep.results import Results, Wanted
-from pyspark_gapless.sweep.run import sweep
+from pyspark_gapless.sweep.runner import sweep
 from pyspark_gapless.sweep.summary import summarise
 
 WAYS = ("spark", "plain")
@@ -53,7 +54,9 @@ class Told(NamedTuple):
 class Turns:
     """Both ways to do some seeds."""
 
-    def __init__(self, spark: SparkSession, folder: Path, workers: int, *, membership: bool) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, workers: int, *, membership: bool
+    ) -> None:
         self._spark = spark
         self._folder = folder
         self._workers = workers
@@ -90,7 +93,9 @@ MEASURES: dict[str, Callable[[Callable[[], None]], Sample]] = {"spark": take, "p
 """How each way is measured."""
 
 
-def measure(turns: Turns, slices: Sequence[range], tick: Callable[[], None]) -> dict[str, list[Sample]]:
+def measure(
+    turns: Turns, slices: Sequence[range], tick: Callable[[], None]
+) -> dict[str, list[Sample]]:
     """Let both ways do every slice, in turns."""
     found: dict[str, list[Sample]] = {way: [] for way in WAYS}
     for number, seeds in enumerate(slices):
@@ -100,7 +105,9 @@ def measure(turns: Turns, slices: Sequence[range], tick: Callable[[], None]) -> 
     return found
 
 
-def report(turns: Turns, slices: Sequence[range], found: dict[str, list[Sample]], start_s: float) -> dict[str, Any]:
+def report(
+    turns: Turns, slices: Sequence[range], found: dict[str, list[Sample]], start_s: float
+) -> dict[str, Any]:
     """Return the figures, for a program."""
     seeds = sum(map(len, slices))
     wall_s = {way: sum(sample.wall_s for sample in samples) for way, samples in found.items()}
@@ -119,7 +126,8 @@ def report(turns: Turns, slices: Sequence[range], found: dict[str, list[Sample]]
         "rounds_wall_s": {way: [round(sample.wall_s, 2) for sample in found[way]] for way in WAYS},
         "spark_start_s": round(start_s, 2),
         "overhead_with_start": round((wall_s["spark"] + start_s) / wall_s["plain"] - 1, 4),
-        "same_digests": [told.digest for told in turns.told["spark"]] == [told.digest for told in turns.told["plain"]],
+        "same_digests": [told.digest for told in turns.told["spark"]]
+        == [told.digest for told in turns.told["plain"]],
         "violations": sum(told.violations for told in turns.told["spark"]),
         "failing_seeds": sorted(turns.failing),
         "events": sum(told.events for told in turns.told["spark"]),
@@ -140,10 +148,19 @@ def conditions(master: str, workers: int, *, membership: bool) -> dict[str, obje
 def show(about: dict[str, object], figures: dict[str, Any]) -> None:
     screen = console()
     screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
-    rows = [(way, figures["seeds_per_s"][way], figures["wall_s"][way], figures["cpu_s"][way]) for way in WAYS]
-    screen.print(make_table(f"{figures['seeds']:,} seeds, each done by both", ("way", "seeds/s", "s", "CPU s"), rows))
+    rows = [
+        (way, figures["seeds_per_s"][way], figures["wall_s"][way], figures["cpu_s"][way])
+        for way in WAYS
+    ]
+    screen.print(
+        make_table(
+            f"{figures['seeds']:,} seeds, each done by both", ("way", "seeds/s", "s", "CPU s"), rows
+        )
+    )
     middle, low, high = (f"{100 * value:+.1f} %" for value in figures["overhead_of_rounds"])
-    screen.print(f"Spark takes {100 * figures['overhead']:+.1f} % of time more; by rounds {middle} ({low} to {high})")
+    screen.print(
+        f"Spark takes {100 * figures['overhead']:+.1f} % of time more; by rounds {middle} ({low} to {high})"
+    )
     screen.print(
         f"CPU {100 * figures['overhead_cpu']:+.1f} %; Spark starts in {figures['spark_start_s']} s, with which"
     )
@@ -171,16 +188,45 @@ def number_up_to(most: int) -> Callable[[str], int]:
     return read
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="bench/sweep.py", description="Measure what Spark costs a sweep.", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    parser.add_argument("--seeds", type=number_up_to(10_000_000), default=200, metavar="N", help="seeds in all (200)")
-    parser.add_argument(
-        "--rounds", type=number_up_to(1000), default=2, metavar="N", help="rounds to split them into (2)"
+def command_line() -> OneLineParser:
+    parser = OneLineParser(
+        prog="bench/sweep.py", description="Measure what Spark costs a sweep.", allow_abbrev=False
     )
-    parser.add_argument("--workers", type=number_up_to(256), default=2, metavar="N", help="cores that each way has (2)")
-    parser.add_argument("--membership", action="store_true", help="seeds of groups that make their own views")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write; a temporary folder by default")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of a table"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=number_up_to(10_000_000),
+        default=200,
+        metavar="N",
+        help="seeds in all (200)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=number_up_to(1000),
+        default=2,
+        metavar="N",
+        help="rounds to split them into (2)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=number_up_to(256),
+        default=2,
+        metavar="N",
+        help="cores that each way has (2)",
+    )
+    parser.add_argument(
+        "--membership", action="store_true", help="seeds of groups that make their own views"
+    )
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where to write; a temporary folder by default"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line()
     options = parser.parse_args(arguments)
     rounds = min(options.rounds, options.seeds)
     cuts = [options.seeds * number // rounds for number in range(rounds + 1)]
@@ -190,7 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="gapless-bench-sweep-", dir=options.folder))
     done = 0
     try:
-        with progress_bar("turns", 2 * rounds, quiet=options.json or not sys.stderr.isatty()) as progress:
+        with progress_bar(
+            "turns", 2 * rounds, quiet=options.json or not sys.stderr.isatty()
+        ) as progress:
 
             def tick() -> None:
                 nonlocal done
@@ -200,9 +248,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             master = f"local[{options.workers}]"
             theirs = SparkSession.getActiveSession()
             began_s = perf_counter()
-            with quiet_session(None if theirs else master, folder / "spark.log", NAME, light_settings(master)) as spark:
+            with quiet_session(
+                None if theirs else master, folder / "spark.log", NAME, light_settings(master)
+            ) as spark:
                 start_s = perf_counter() - began_s
-                turns = Turns(spark, folder / "results", options.workers, membership=options.membership)
+                turns = Turns(
+                    spark, folder / "results", options.workers, membership=options.membership
+                )
                 figures = report(turns, slices, measure(turns, slices, tick), start_s)
     except GaplessError as error:
         print(f"bench/sweep.py: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """What recording costs: the same group of real processes, without a recorder, sampled and full, in turns in one run.
 
-Ratios are those of one round each: what a group does that is recorded, by what it does in the same round without. Cost
-is the CPU time of all members for a million deliveries.
+Ratios are those of one round each: what a group does that is recorded, by what it does in the same
+round without. Cost is the CPU time of all members for a million deliveries.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gapless.bench.cells import Figure, Plan, measure
 from gapless.trace import read
 from gapless.trace.journal import ROW
+from gapless_lab.bench.matrix import Figure, Plan, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,10 @@ def lines(plan: Plan, rounds: int) -> list[Line]:
                 figure, rows = turn(plan, mode, Path(folder) / mode)
                 found[mode].append((figure, rows))
                 said = f"{figure.messages_per_s:,} messages/s, {figure.cpu_s_per_million} CPU s/M"
-                print(f"round {number} of {rounds}, {figure.size_bytes} bytes, {mode}: {said}", file=sys.stderr)
+                print(
+                    f"round {number} of {rounds}, {figure.size_bytes} bytes, {mode}: {said}",
+                    file=sys.stderr,
+                )
     base = [figure for figure, _ in found["off"]]
     made = []
     for mode, seen in found.items():
@@ -75,8 +78,17 @@ def lines(plan: Plan, rounds: int) -> list[Line]:
                 round(median(figure.messages_per_s for figure, _ in pairs)),
                 round(median(figure.cpu_s_per_million for figure, _ in pairs), 3),
                 round(median(rows for _, rows in seen) / plan.seconds),
-                round(median(figure.messages_per_s / other.messages_per_s for figure, other in pairs), 3),
-                round(median(figure.cpu_s_per_million / other.cpu_s_per_million for figure, other in pairs), 3),
+                round(
+                    median(figure.messages_per_s / other.messages_per_s for figure, other in pairs),
+                    3,
+                ),
+                round(
+                    median(
+                        figure.cpu_s_per_million / other.cpu_s_per_million
+                        for figure, other in pairs
+                    ),
+                    3,
+                ),
             )
         )
     return made
@@ -84,7 +96,9 @@ def lines(plan: Plan, rounds: int) -> list[Line]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print a table or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0] if __doc__ else None, allow_abbrev=False
+    )
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--size", type=int, nargs="+", default=[100, 1000], metavar="BYTES")
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -107,7 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"conditions": about, "figures": [asdict(line) for line in made]}))
         return 0
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    print(f"{'bytes':>6} {'mode':8} {'messages/s':>11} {'CPU s/M':>8} {'rows/s':>8} {'speed':>6} {'CPU':>6}")
+    print(
+        f"{'bytes':>6} {'mode':8} {'messages/s':>11} {'CPU s/M':>8} {'rows/s':>8} {'speed':>6} {'CPU':>6}"
+    )
     for line in made:
         print(
             f"{line.message_bytes:>6} {line.mode:8} {line.messages_per_s:>11,} {line.cpu_s_per_million:>8.3f}"

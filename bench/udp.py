@@ -1,9 +1,9 @@
 """What a group of real processes over UDP or TCP on loopback does in a second, and what it costs, beside raw sockets.
 
-Every member sends as fast as it is let, and takes in what all others send. The limit beside it is measured in the same
-run, by as many processes with bare sockets that send datagrams of the same size to each other and count what arrives:
-no order, no repair, no flow control, and what overflows is lost; over TCP with bare streams that are always full.
-Both are given the same time, in turns.
+Every member sends as fast as it is let, and takes in what all others send. The limit beside it is
+measured in the same run, by as many processes with bare sockets that send datagrams of the same
+size to each other and count what arrives: no order, no repair, no flow control, and what overflows
+is lost; over TCP with bare streams that are always full. Both are given the same time, in turns.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from gapless.bench.member import WARM_UP_S, Spec
-from gapless.bench.processes import Processes, free_ports
 from gapless.profiles import GROUP
-from gapless.transport.sockets import ask_for_buffers
+from gapless.transport.socket_options import ask_for_buffers
+from gapless_lab.bench.processes import Processes, free_ports
+from gapless_lab.bench.worker import WARM_UP_S, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,10 @@ class RawStreams:
 
     def run(self, until_s: float) -> None:
         """Send as fast as possible, to each without waiting for another."""
-        senders = [threading.Thread(target=self.send, args=(one, until_s), daemon=True) for one in self.others]
+        senders = [
+            threading.Thread(target=self.send, args=(one, until_s), daemon=True)
+            for one in self.others
+        ]
         for sender in senders:
             sender.start()
         for sender in senders:
@@ -133,7 +136,12 @@ def patient_connection(port: int) -> socket.socket:
 
 
 def raw_member(
-    transport: str, ports: list[int], at: int, message_bytes: int, frame_bytes: int, duration_s: float
+    transport: str,
+    ports: list[int],
+    at: int,
+    message_bytes: int,
+    frame_bytes: int,
+    duration_s: float,
 ) -> None:
     made = (RawStreams if transport == "tcp" else RawMember)(ports, at, message_bytes, frame_bytes)
     print("ready", flush=True)
@@ -161,20 +169,28 @@ class Way(NamedTuple):
     frame_bytes: int
 
 
-def group(kind: str, members: int, message_bytes: int, way: Way, duration_s: float) -> list[dict[str, Any]]:
+def group(
+    kind: str, members: int, message_bytes: int, way: Way, duration_s: float
+) -> list[dict[str, Any]]:
     """Let a group work for a while; return what each member says."""
     ports = free_ports(members)
     commands = []
     for at in range(members):
         if kind == "gapless":
             knobs = {"max_frame_bytes": way.frame_bytes, "profile": way.profile}
-            spec = Spec(ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs)
+            spec = Spec(
+                ports, at, members, message_bytes, duration_s, warm_up_s=WARM_UP_S, knobs=knobs
+            )
             spec = replace(spec, transport=way.transport)
-            commands.append([sys.executable, "-m", "gapless.bench.member", spec.encode()])
+            commands.append([sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()])
         else:
-            asked = json.dumps([way.transport, ports, at, message_bytes, way.frame_bytes, duration_s])
+            asked = json.dumps(
+                [way.transport, ports, at, message_bytes, way.frame_bytes, duration_s]
+            )
             commands.append([sys.executable, __file__, "--member", asked])
-    with Processes(commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]) as processes:
+    with Processes(
+        commands, limit_s=duration_s + LIMIT_S, path=[Path(__file__).resolve().parent.parent]
+    ) as processes:
         processes.hear()
         processes.tell()
         work = [json.loads(answer) for answer in processes.hear()]
@@ -191,7 +207,9 @@ def summary(results: list[dict[str, Any]], message_bytes: int) -> tuple[float, f
     return slowest, slowest * message_bytes / 1e6, cpu_s / max(1, deliveries) * 1e6
 
 
-def measure(members: int, sizes: Sequence[int], way: Way, rounds: int, duration_s: float) -> list[Figure]:
+def measure(
+    members: int, sizes: Sequence[int], way: Way, rounds: int, duration_s: float
+) -> list[Figure]:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     repairs: dict[int, int] = dict.fromkeys(sizes, 0)
     for _ in range(rounds):
@@ -203,7 +221,8 @@ def measure(members: int, sizes: Sequence[int], way: Way, rounds: int, duration_
     figures = []
     for size in sizes:
         (speed, mb, cpu_s), (_, raw_mb, raw_cpu_s) = (
-            tuple(median(values) for values in zip(*found[kind, size], strict=True)) for kind in KINDS
+            tuple(median(values) for values in zip(*found[kind, size], strict=True))
+            for kind in KINDS
         )
         figures.append(
             Figure(
@@ -245,7 +264,9 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
             f"      raw sockets {line.raw_cpu_s_per_million:>7}        ratio {line.ratio_cpu}"
             f"\n  repairs            {line.repairs:>9}"
         )
-    print("\nratio of speed: higher is better, of CPU: lower; raw UDP sockets give no order and lose what overflows")
+    print(
+        "\nratio of speed: higher is better, of CPU: lower; raw UDP sockets give no order and lose what overflows"
+    )
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -263,28 +284,66 @@ def number(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = OneLineParser(prog="bench/udp.py", description="Measure a group on loopback.", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    parser.add_argument("--members", type=number, default=3, metavar="N", help="members, all of them sending (3)")
-    parser.add_argument("--size", type=number, action="append", metavar="BYTES", help="size of a message (100, 1000)")
-    parser.add_argument(
-        "--frame", type=number, default=FRAME_BYTES, metavar="BYTES", help=f"largest frame ({FRAME_BYTES})"
+    parser = OneLineParser(
+        prog="bench/udp.py", description="Measure a group on loopback.", allow_abbrev=False
     )
-    parser.add_argument("--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)")
-    parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="over what, one after the other (udp)")
-    parser.add_argument("--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of a table"
+    )
+    parser.add_argument(
+        "--members", type=number, default=3, metavar="N", help="members, all of them sending (3)"
+    )
+    parser.add_argument(
+        "--size",
+        type=number,
+        action="append",
+        metavar="BYTES",
+        help="size of a message (100, 1000)",
+    )
+    parser.add_argument(
+        "--frame",
+        type=number,
+        default=FRAME_BYTES,
+        metavar="BYTES",
+        help=f"largest frame ({FRAME_BYTES})",
+    )
+    parser.add_argument(
+        "--rounds", type=number, default=3, metavar="N", help="rounds to take the median of (3)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, metavar="S", help="length of a round (3)"
+    )
+    parser.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        action="append",
+        help="over what, one after the other (udp)",
+    )
+    parser.add_argument(
+        "--profile", choices=list(GROUP), default="nakack4", help="the protocol (nakack4)"
+    )
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.member:
         raw_member(*json.loads(options.member))
         return 0
     about = conditions(options.rounds, options.seconds)
-    ways = [Way(transport, options.profile, options.frame) for transport in options.transport or ("udp",)]
+    ways = [
+        Way(transport, options.profile, options.frame)
+        for transport in options.transport or ("udp",)
+    ]
     sizes = options.size or (100, 1000)
-    figures = [one for way in ways for one in measure(options.members, sizes, way, options.rounds, options.seconds)]
+    figures = [
+        one
+        for way in ways
+        for one in measure(options.members, sizes, way, options.rounds, options.seconds)
+    ]
     if options.json:
-        print(json.dumps({"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2))
+        print(
+            json.dumps(
+                {"conditions": about, "figures": [asdict(line) for line in figures]}, indent=2
+            )
+        )
     else:
         show(about, figures)
     return 0

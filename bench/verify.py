@@ -1,8 +1,9 @@
 """How long does ``gapless verify`` take, and in how much memory?
 
-A trace of N events is generated: eight members, all of which send and receive, as a real run would have been recorded.
-It is right by construction; with ``--plant`` one promise of each kind is broken. Then it is verified in a process
-of its own, whose memory (JVM and Python together) is sampled.
+A trace of N events is generated: eight members, all of which send and receive, as a real run would
+have been recorded. It is right by construction; with ``--plant`` one promise of each kind is
+broken. Then it is verified in a process of its own, whose memory (JVM and Python together) is
+sampled.
 
     PYTHONPATH=src:. python bench/verify.py FOLDER --events 5000000
 """
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.config import Config
-from gapless.trace.lives import LIVES, TIME_OF_DAY, own_life
+from gapless.trace.incarnations import LIVES, TIME_OF_DAY, own_life
 from gapless.trace.parquet import schema, write_table
 from gapless.trace.schema import CODES, life_id
 
@@ -70,7 +71,14 @@ class Shape:
         self.add("STATE", me, turn=ROUNDS - 1, reason="purged")
 
     def add(
-        self, event: str, origin: int, *, peer: int = -1, turn: int = 0, new: bool = False, reason: str = ""
+        self,
+        event: str,
+        origin: int,
+        *,
+        peer: int = -1,
+        turn: int = 0,
+        new: bool = False,
+        reason: str = "",
     ) -> None:
         """Write a row; ``new`` if it begins a step."""
         self.step += new
@@ -89,13 +97,24 @@ def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[
     number = block * ROUNDS + turn
     last = (number + 1) * RUN
     first = last - RUN + 1
-    ranged = is_a["SEND"] | is_a["DELIVER"] | is_a["STORE"] | is_a["NAK_OUT"] | is_a["NAK_IN"] | is_a["REPAIR"]
+    ranged = (
+        is_a["SEND"]
+        | is_a["DELIVER"]
+        | is_a["STORE"]
+        | is_a["NAK_OUT"]
+        | is_a["NAK_IN"]
+        | is_a["REPAIR"]
+    )
     hashed = is_a["SEND"] | is_a["DELIVER"] | is_a["REPAIR"] | is_a["SEND_ASIDE"]
     acks = is_a["ACK_OUT"] | is_a["ACK_IN"] | is_a["PURGE"]
     state, purge, own = is_a["STATE"], is_a["PURGE"], origin == me
     low = np.where(own & (reason != "purged"), block * ROUNDS * RUN, last)
-    seqno = np.where(aside, block + 1, np.where(ranged, first, np.where(purge, block * ROUNDS * RUN + 1, 0)))
-    seqno_last = np.where(aside, block + 1, np.where(ranged | acks, last, np.where(is_a["TX"], 1, 0)))
+    seqno = np.where(
+        aside, block + 1, np.where(ranged, first, np.where(purge, block * ROUNDS * RUN + 1, 0))
+    )
+    seqno_last = np.where(
+        aside, block + 1, np.where(ranged | acks, last, np.where(is_a["TX"], 1, 0))
+    )
     counted = (is_a["SEND"] | is_a["DELIVER"]) & ~aside
     k = np.where(counted, first - 1, np.where(is_a["STORE"], RUN, np.where(purge, ROUNDS * RUN, 0)))
     crc = (number * 2_654_435_761 + origin * 40_503 + aside * 77) % (1 << 32)
@@ -104,7 +123,9 @@ def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[
         "idx": block * rows + np.arange(rows),
         "step": block * (shape.step + 1) + step,
         "t_ns": BEGIN_NS + number * ROUND_NS + np.arange(rows) * 100,
-        "event": np.broadcast_to(np.array([CODES[name] for name in event], dtype=np.int8), number.shape),
+        "event": np.broadcast_to(
+            np.array([CODES[name] for name in event], dtype=np.int8), number.shape
+        ),
         "origin": np.broadcast_to(ids[origin], number.shape),
         "peer": np.broadcast_to(ids[peer], number.shape),
         "seqno": seqno,
@@ -129,7 +150,9 @@ def table(me: int, columns: dict[str, Any], view: int = 1) -> pa.Table:
     filled = {"seed": 0, "member": life_id(MEMBERS[me]), "view": view}
     arrays = []
     for field in schema():
-        value = columns.get(field.name, filled.get(field.name, "" if field.type == pa.string() else 0))
+        value = columns.get(
+            field.name, filled.get(field.name, "" if field.type == pa.string() else 0)
+        )
         if not isinstance(value, np.ndarray):
             value = np.full(count, value)
         arrays.append(pa.array(value, type=field.type))
@@ -142,7 +165,11 @@ def rare(me: int, events: list[dict[str, Any]], idx: int, step: int, t_ns: int) 
     defaults = {"seed": 0, "member": ids[MEMBERS[me]], "view": 1, "step": step, "t_ns": t_ns}
     rows = []
     for at, event in enumerate(events):
-        row = {field.name: "" if field.type == pa.string() else 0 for field in schema()} | defaults | event
+        row = (
+            {field.name: "" if field.type == pa.string() else 0 for field in schema()}
+            | defaults
+            | event
+        )
         row |= {name: ids[row[name]] for name in ("origin", "peer") if row[name]}
         rows.append({**row, "idx": idx + at, "event": CODES[event["event"]]})
     return pa.Table.from_pylist(rows, schema=schema())
@@ -158,17 +185,36 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
         blocks = max(3, events // len(MEMBERS) // len(shape.rows))
         lines = [
             own_life(
-                0, one, Config(), {"reach": REACH}, member=one, mode="full", every=1, clock=TIME_OF_DAY, stores=False
+                0,
+                one,
+                Config(),
+                {"reach": REACH},
+                member=one,
+                mode="full",
+                every=1,
+                clock=TIME_OF_DAY,
+                stores=False,
             )
             for one in (name,)
         ]
-        others = [json.dumps({"seed": 0, "life": life_id(one), "name": one}) + "\n" for one in MEMBERS if one != name]
+        others = [
+            json.dumps({"seed": 0, "life": life_id(one), "name": one}) + "\n"
+            for one in MEMBERS
+            if one != name
+        ]
         (place / LIVES).write_text("".join([line.line() for line in lines] + others))
         maker = MEMBERS[0]
-        begin: list[dict[str, Any]] = [{"event": "BEGIN", "high": REACH, "view": 0}, {"event": "VIEW", "seqno_last": 1}]
+        begin: list[dict[str, Any]] = [
+            {"event": "BEGIN", "high": REACH, "view": 0},
+            {"event": "VIEW", "seqno_last": 1},
+        ]
         listed = " ".join(MEMBERS[:-1] if plant and me == 1 else MEMBERS)
         begin.append({"event": "MEMBERS", "origin": maker, "reason": listed})
-        begin += [{"event": "START", "origin": one, "seqno": 1, "part": 1} for one in MEMBERS if one != name]
+        begin += [
+            {"event": "START", "origin": one, "seqno": 1, "part": 1}
+            for one in MEMBERS
+            if one != name
+        ]
         write_table(rare(me, begin, 0, 0, BEGIN_NS - 1), place / "00000.parquet")
         at_once = FILE_ROWS // len(shape.rows)
         written = len(begin)
@@ -179,7 +225,9 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
             if plant and me == 2 and number == 1:
                 break_promises(columns, me)
             if plant and me == 4 and first + at_once >= blocks:
-                last = np.flatnonzero((columns["event"] == CODES["DELIVER"]) & (columns["reason"] == ""))[-1]
+                last = np.flatnonzero(
+                    (columns["event"] == CODES["DELIVER"]) & (columns["reason"] == "")
+                )[-1]
                 columns["event"][last] = CODES["TIMER"]  # L1
             write_table(table(me, columns), place / f"{number:05d}.parquet")
             written += len(columns["event"])
@@ -229,7 +277,11 @@ EXPECTED = {*(f"S{number}" for number in range(1, 17) if number != 13), "L1", "L
 def measure(folder: Path) -> tuple[dict[str, Any], float, float, float]:
     """Verify in a process of its own; return what it says, its seconds, CPU seconds and peak of memory in GiB."""
     begin_s = time.perf_counter()
-    command = [sys.executable, "-c", "import sys; from gapless.cli.app import run; sys.exit(run(sys.argv[1:]))"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from gapless.cli.app import run; sys.exit(run(sys.argv[1:]))",
+    ]
     # A file: what it says is more than a pipe holds.
     answer = folder / "verdict.json"
     with (
@@ -279,7 +331,9 @@ def main() -> None:
     said, took_s, cpu_s, peak = measure(arguments.folder)
     states = {one["id"]: one for one in said["verdict"]["checks"]}
     violated = {check for check, one in states.items() if one["violations"]}
-    print(f"verified in {took_s:.0f} s ({cpu_s:.0f} CPU s), {rows / took_s:,.0f} rows/s, peak {peak:.2f} GiB")
+    print(
+        f"verified in {took_s:.0f} s ({cpu_s:.0f} CPU s), {rows / took_s:,.0f} rows/s, peak {peak:.2f} GiB"
+    )
     print(f"violated: {sorted(violated)}", flush=True)
     expected = EXPECTED if arguments.plant else set()
     if violated != expected:

@@ -1,7 +1,7 @@
 """How many of the planted bugs of the simulator do the checks of traces see?
 
-For each bug: the first seeds at which the simulator's own checks fail are run again with a trace; all traces are
-verified at once. Run it with ``python bench/verify_mutants.py FOLDER``.
+For each bug: the first seeds at which the simulator's own checks fail are run again with a trace;
+all traces are verified at once. Run it with ``python bench/verify_mutants.py FOLDER``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from gapless.errors import LocalProtocolError
-from gapless.sim.bugs import Mutant
-from gapless.sim.mutants import MUTANTS, planted
-from gapless.sim.run import Outcome, simulate
-from gapless.trace.lives import LIVES
+from gapless.sim.mutants.runner import MUTANTS, planted
+from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.runner import Outcome, simulate
+from gapless.trace.incarnations import LIVES
 from gapless.trace.parquet import table_of, write_table
 from pyspark_gapless.session import session
 from pyspark_gapless.trace import Trace
@@ -51,7 +51,9 @@ def main() -> None:
             f"{mutant.name:45} simulator {' '.join(caught[number]):12} trace {' '.join(sorted(seen.get(number, ())))}"
         )
     recorded = sum(bool(by) for by in caught.values())
-    print(f"{len(seen)} of {recorded} seen in {verdict.events} events, {time.perf_counter() - begin_s:.0f} s")
+    print(
+        f"{len(seen)} of {recorded} seen in {verdict.events} events, {time.perf_counter() - begin_s:.0f} s"
+    )
 
 
 def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> None:
@@ -84,7 +86,11 @@ def run(mutant: Mutant, seed: int, *, hasty: bool) -> Outcome | None:
     with planted(mutant):
         try:
             return simulate(
-                seed, profile=mutant.profile or None, membership=mutant.membership, hasty=hasty, trace=not hasty
+                seed,
+                profile=mutant.profile or None,
+                membership=mutant.membership,
+                hasty=hasty,
+                trace=not hasty,
             )
         except LocalProtocolError:
             return None
@@ -92,7 +98,9 @@ def run(mutant: Mutant, seed: int, *, hasty: bool) -> Outcome | None:
 
 def sound(mutant: Mutant, seed: int) -> bool:
     """Return whether the seed passes without the bug."""
-    return simulate(seed, profile=mutant.profile or None, membership=mutant.membership, hasty=True).ok
+    return simulate(
+        seed, profile=mutant.profile or None, membership=mutant.membership, hasty=True
+    ).ok
 
 
 if __name__ == "__main__":

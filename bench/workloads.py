@@ -1,8 +1,8 @@
 """What is measured: workloads, the cases of each, and how a contender is put through one.
 
-Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns, round by round, so
-that a slow moment of the machine falls on all alike. Where starting, stopping or joining is what is measured, each
-round has its own processes.
+Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns,
+round by round, so that a slow moment of the machine falls on all alike. Where starting, stopping or
+joining is what is measured, each round has its own processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.groups import FailedError, Group, Shape
-from gapless.bench.cells import percentile
+from gapless_lab.bench.matrix import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +80,10 @@ MEMORY = (
     Metric("loaded_mb", "MB a member, after load", digits=1),
     Metric("server_mb", "MB of the server", digits=1),
 )
-STREAMS = (Metric("kb_per_stream", "KB a stream, both ends", digits=1), Metric("mb_per_1000", "MB for 1000", digits=1))
+STREAMS = (
+    Metric("kb_per_stream", "KB a stream, both ends", digits=1),
+    Metric("mb_per_1000", "MB for 1000", digits=1),
+)
 STARTED = (
     Metric("first_s", "process start to first message, s", digits=3),
     Metric("joined_s", "join to first message, s", digits=3),
@@ -152,13 +155,18 @@ class Course:
     # Groups that stay
 
     def _in_turns(
-        self, cases: Sequence[Case], contenders: dict[str, Contender], outcomes: dict[tuple[Case, str], Outcome]
+        self,
+        cases: Sequence[Case],
+        contenders: dict[str, Contender],
+        outcomes: dict[tuple[Case, str], Outcome],
     ) -> None:
         groups: dict[str, Group] = {}
         failed: dict[str, str] = {}
         try:
             for name in dict.fromkeys(name for case in cases for name in case.contenders):
-                if not any(outcomes[case, name].missing for case in cases if name in case.contenders):
+                if not any(
+                    outcomes[case, name].missing for case in cases if name in case.contenders
+                ):
                     self._start(cases, contenders[name], groups, failed)
             for case in cases:
                 self._lose(case.loss)
@@ -175,7 +183,11 @@ class Course:
                 outcome.failed = failed.get(name, "")
 
     def _start(
-        self, cases: Sequence[Case], contender: Contender, groups: dict[str, Group], failed: dict[str, str]
+        self,
+        cases: Sequence[Case],
+        contender: Contender,
+        groups: dict[str, Group],
+        failed: dict[str, str],
     ) -> None:
         self.tick(f"{contender.name} starts")
         case = cases[0]
@@ -207,7 +219,9 @@ class Course:
             if case.how == "rtt":
                 outcome.rounds.append(trips(group, case.size_bytes, self.seconds))
             else:
-                outcome.rounds.append(flow(group, case.size_bytes, self.seconds, lambda: self._lose(0)))
+                outcome.rounds.append(
+                    flow(group, case.size_bytes, self.seconds, lambda: self._lose(0))
+                )
         except FailedError as error:
             failed[outcome.contender] = outcome.failed = str(error)
             groups.pop(outcome.contender).close()
@@ -222,7 +236,10 @@ class Course:
     # Groups of one round
 
     def _one_by_one(
-        self, cases: Sequence[Case], contenders: dict[str, Contender], outcomes: dict[tuple[Case, str], Outcome]
+        self,
+        cases: Sequence[Case],
+        contenders: dict[str, Contender],
+        outcomes: dict[tuple[Case, str], Outcome],
     ) -> None:
         for case in cases:
             for _ in range(min(self.rounds, MOST_ROUNDS.get(case.how, self.rounds))):
@@ -249,7 +266,9 @@ def work(group: Group, size_bytes: int, seconds: float) -> None:
     group.end_round()
 
 
-def flow(group: Group, size_bytes: int, seconds: float, measured: Callable[[], None] = lambda: None) -> Round:
+def flow(
+    group: Group, size_bytes: int, seconds: float, measured: Callable[[], None] = lambda: None
+) -> Round:
     """Let all senders send as fast as they can; measure between two marks, and call ``measured``."""
     group.tell("prepare", turn=group.next_turn(), size_bytes=size_bytes)
     group.tell("go")
@@ -262,7 +281,11 @@ def flow(group: Group, size_bytes: int, seconds: float, measured: Callable[[], N
     shape = group.shape
     receivers = range(shape.members) if shape.senders > 1 else range(1, shape.members)
     gains = [
-        (after["count"] - before["count"], (after["at_ns"] - before["at_ns"]) / 1e9, after["cpu_s"] - before["cpu_s"])
+        (
+            after["count"] - before["count"],
+            (after["at_ns"] - before["at_ns"]) / 1e9,
+            after["cpu_s"] - before["cpu_s"],
+        )
         for before, after in zip(first.answers, second.answers, strict=True)
     ]
     speed = min(gains[at][0] / gains[at][1] for at in receivers)
@@ -278,7 +301,9 @@ def flow(group: Group, size_bytes: int, seconds: float, measured: Callable[[], N
 
 def faults(checks: Sequence[dict[str, Any]]) -> Round:
     """Return what went wrong in a round, and what was repaired."""
-    found: Round = {key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")}
+    found: Round = {
+        key: sum(check[key] for check in checks) for key in ("lost", "duplicated", "out_of_order")
+    }
     for key in ("repairs", "frames"):
         values = [check["extra"][key] for check in checks if key in check["extra"]]
         if values:
@@ -337,10 +362,16 @@ def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns:
     for (start_ns, had), (end_ns, has) in pairwise(after):
         silence_ns = silence_ns + end_ns - start_ns if has == had else 0
         longest_ns = max(longest_ns, silence_ns)
-    return {"suffered_s": suffered_ns / 1e9, "silence_s": longest_ns / 1e9, "recovered_s": max(0, recovered_ns) / 1e9}
+    return {
+        "suffered_s": suffered_ns / 1e9,
+        "silence_s": longest_ns / 1e9,
+        "recovered_s": max(0, recovered_ns) / 1e9,
+    }
 
 
-def windows(samples: Sequence[tuple[int, int]], width_ns: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def windows(
+    samples: Sequence[tuple[int, int]], width_ns: int
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return neighbouring samples that lie at least so far apart."""
     found = []
     start = samples[0]

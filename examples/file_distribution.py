@@ -1,7 +1,7 @@
 """One member has a file, and all others get it, whole: pieces as messages to the group, checked at the end.
 
-A slow receiver slows the sender down; nothing is kept in memory but what is on its way. The last message is
-acknowledged, so the sender knows when everybody has everything before it.
+A slow receiver slows the sender down; nothing is kept in memory but what is on its way. The last
+message is acknowledged, so the sender knows when everybody has everything before it.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ async def receive(folder: Path) -> Path:
         with path.open("wb") as file:
             async for message in messages:
                 if message.payload.startswith(b"sha256 "):
-                    assert message.payload == b"sha256 " + digest.digest(), "every byte, once, in order"
+                    assert message.payload == b"sha256 " + digest.digest(), (
+                        "every byte, once, in order"
+                    )
                     return path
                 digest.update(message.payload)
                 file.write(message.payload)

@@ -27,5 +27,7 @@ async def main(name: str) -> None:
 if len(sys.argv) > 1:
     asyncio.run(main(sys.argv[1]))
 else:
-    started = [subprocess.Popen([sys.executable, __file__, f"hello-{os.getpid()}"]) for _ in range(2)]
+    started = [
+        subprocess.Popen([sys.executable, __file__, f"hello-{os.getpid()}"]) for _ in range(2)
+    ]
     sys.exit(max(process.wait() for process in started))

@@ -1,7 +1,7 @@
 """Leader election: all members see the same views in the same order, so the oldest member of the view leads.
 
-When it leaves or dies there is another view, and the next one leads. While a network is divided each part has a leader;
-when it heals there is one again.
+When it leaves or dies there is another view, and the next one leads. While a network is divided
+each part has a leader; when it heals there is one again.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ async def candidate(name: str, everybody: asyncio.Barrier) -> None:
         async for event in group.events():
             if isinstance(event, gapless.ViewChange) and event.view == group.view:
                 leads = event.view.members[0] == event.me
-                print(f"{name}: one of {len(event.view.members)}, {'I lead' if leads else 'another leads'}")
+                print(
+                    f"{name}: one of {len(event.view.members)}, {'I lead' if leads else 'another leads'}"
+                )
                 if leads:
                     return
 

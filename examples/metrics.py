@@ -4,8 +4,8 @@ import os
 from urllib.request import urlopen
 
 from gapless import blocking
-from gapless.exporters import Endpoint
-from gapless.metrics import prometheus
+from gapless.metrics.exporters import Endpoint
+from gapless.metrics.prometheus import prometheus
 
 GROUP = f"metrics-{os.getpid()}"
 
@@ -17,8 +17,12 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
         next(iter(other))
     look = other.look()
     peer = look.peers[0]
-    print(f"{look.me} is in view {look.view}; it has delivered {peer.delivered} messages of {peer.member}")
-    one_of_them = next(line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total"))
+    print(
+        f"{look.me} is in view {look.view}; it has delivered {peer.delivered} messages of {peer.member}"
+    )
+    one_of_them = next(
+        line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total")
+    )
     print(one_of_them)
     with Endpoint(lambda: [one.look(), other.look()], port=0) as endpoint:
         address = f"http://127.0.0.1:{endpoint.port}/metrics"

@@ -1,6 +1,7 @@
 """From a lossy group to tables: bronze as the messages came, silver with types, gold by the minute, each message once.
 
-`gapless pipeline` does the same at length: live, restartable, checked: docs/pipeline.md. Needs gapless[spark].
+`gapless pipeline` does the same at length: live, restartable, checked: docs/pipeline.md. Needs
+gapless[spark].
 """
 
 from contextlib import ExitStack
@@ -12,8 +13,8 @@ from pyspark.sql.functions import avg, col, count, from_json, lit, when, window
 
 from gapless import blocking
 from gapless.spool.collector import Collector
-from pyspark_gapless.plant.producers import lossy
-from pyspark_gapless.plant.readings import reading
+from gapless_lab.sensor_pipeline.producers import lossy
+from gapless_lab.sensor_pipeline.readings import reading
 from pyspark_gapless.session import session
 
 
@@ -21,19 +22,25 @@ def send(folder: Path) -> None:
     """Let three producers send 2000 readings each, while 5 % of all datagrams are lost; the collector spools them."""
     with ExitStack() as stack:
         stack.enter_context(
-            Collector(folder / "spool", "plant", transport=lossy("plant", folder, 0.05, 1, "collector"))
+            Collector(
+                folder / "spool", "plant", transport=lossy("plant", folder, 0.05, 1, "collector")
+            )
         )
         for site in (1, 2, 3):
             transport = lossy("plant", folder, 0.05, 1, f"site {site}")
             group = stack.enter_context(blocking.join("plant", transport=transport, listen=False))
             group.wait_for("collector")
             payloads = [reading(1, site, number).payload() for number in range(1, 2001)]
-            group.send_many(payloads, mode="acknowledged").delivered()  # on disk, and at every member
+            group.send_many(
+                payloads, mode="acknowledged"
+            ).delivered()  # on disk, and at every member
 
 
 def fill(table: str, frame: DataFrame) -> DataFrame:
     """Append what is new to a table, exactly once; return the table as a stream."""
-    query = frame.writeStream.option("checkpointLocation", f"{output}/checkpoints/{table}").trigger(availableNow=True)
+    query = frame.writeStream.option("checkpointLocation", f"{output}/checkpoints/{table}").trigger(
+        availableNow=True
+    )
     query.start(f"{output}/{table}", format="parquet").awaitTermination()
     return spark.readStream.schema(frame.schema).parquet(f"{output}/{table}")
 
@@ -42,14 +49,26 @@ with TemporaryDirectory() as output:
     send(Path(output))
     spark = session("example")
     bronze = fill("bronze", spark.readStream.format("gapless").load(f"{output}/spool"))
-    json = from_json(col("payload").cast("string"), "site string, at timestamp, celsius double").alias("json")
-    problem = when(col("at").isNull() | col("celsius").isNull(), "unreadable").when(col("celsius") > lit(60), "too hot")
+    json = from_json(
+        col("payload").cast("string"), "site string, at timestamp, celsius double"
+    ).alias("json")
+    problem = when(col("at").isNull() | col("celsius").isNull(), "unreadable").when(
+        col("celsius") > lit(60), "too hot"
+    )
     typed = bronze.select("origin", "seqno", json).select("origin", "seqno", "json.*")
     silver = fill("silver", typed.withColumn("problem", problem))
-    minutes = silver.where("problem is null").withWatermark("at", "2 minutes").groupBy(window("at", "1 minute"), "site")
+    minutes = (
+        silver.where("problem is null")
+        .withWatermark("at", "2 minutes")
+        .groupBy(window("at", "1 minute"), "site")
+    )
     fill("gold", minutes.agg(count("*").alias("readings"), avg("celsius").alias("celsius")))
     for name in ("bronze", "silver", "gold"):
         print(f"{name}: {spark.read.parquet(f'{output}/{name}').count()} rows")
-    assert spark.read.parquet(f"{output}/bronze").select("origin", "seqno").distinct().count() == 6000
-    spark.read.parquet(f"{output}/gold").orderBy(col("window").desc(), "site").show(6, truncate=False)
+    assert (
+        spark.read.parquet(f"{output}/bronze").select("origin", "seqno").distinct().count() == 6000
+    )
+    spark.read.parquet(f"{output}/gold").orderBy(col("window").desc(), "site").show(
+        6, truncate=False
+    )
     spark.stop()

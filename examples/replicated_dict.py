@@ -1,7 +1,8 @@
 """A dictionary that every member has: changes are messages, and a new member is given the state.
 
-Each change goes through the group, also to the member that made it. Members that write one key at the same time may end
-up with different values, for there is no order between senders; here each key has one writer at a time.
+Each change goes through the group, also to the member that made it. Members that write one key at
+the same time may end up with different values, for there is no order between senders; here each key
+has one writer at a time.
 """
 
 from __future__ import annotations

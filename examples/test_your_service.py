@@ -1,8 +1,8 @@
 """Test your own service on a network that loses frames, in virtual time: no sockets, no sleeping, the same every time.
 
-Installing Gapless gives pytest the fixture ``gapless_group``. When a test ends, every promise of the group is checked:
-what was sent has been delivered once, in order, without a gap. This file is such a test; run by itself it lets pytest
-run it.
+Installing Gapless gives pytest the fixture ``gapless_group``. When a test ends, every promise of
+the group is checked: what was sent has been delivered once, in order, without a gap. This file is
+such a test; run by itself it lets pytest run it.
 """
 
 import subprocess
@@ -40,4 +40,6 @@ def test_every_member_ends_with_the_same_balance(gapless_group: Callable[..., Gr
 
 
 if __name__ == "__main__":
-    sys.exit(subprocess.call([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]))
+    sys.exit(
+        subprocess.call([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__])
+    )

@@ -1,7 +1,7 @@
 """The machine over real sockets: three members on loopback, one datagram in ten thrown away, nothing lost.
 
-This is all that a shell has to do: put transmits on the network, hand deliveries to the application, call ``tick`` at
-the deadline.
+This is all that a shell has to do: put transmits on the network, hand deliveries to the
+application, call ``tick`` at the deadline.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from random import Random
 
 from gapless.config import Config
-from gapless.core.member import Member
-from gapless.core.ready import Ready
 from gapless.identity import Address, Marks, View, group_id
+from gapless.protocol.endpoint import Member
+from gapless.protocol.ready import Ready
 
 MESSAGES = 2000
 PATIENCE_S = 30
@@ -22,8 +22,13 @@ PATIENCE_S = 30
 config = Config.make(max_frame_bytes=1400)
 addresses = [Address(node, time.time_ns()) for node in (1, 2, 3)]
 sockets = {address: socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for address in addresses}
-members = {address: Member(address, group_id("demo"), config, Random(address.node)) for address in addresses}
-received: dict[Address, dict[Address, list[bytes]]] = {a: {b: [] for b in addresses} for a in addresses}
+members = {
+    address: Member(address, group_id("demo"), config, Random(address.node))
+    for address in addresses
+}
+received: dict[Address, dict[Address, list[bytes]]] = {
+    a: {b: [] for b in addresses} for a in addresses
+}
 dice = Random(7)
 thrown_away: list[bytes] = []
 
@@ -31,7 +36,9 @@ thrown_away: list[bytes] = []
 def pump(address: Address, ready: Ready) -> None:
     """Work through what the machine answered."""
     for to, datagram in ready.transmits:
-        for target in [to] if to is not None else [other for other in addresses if other != address]:
+        for target in (
+            [to] if to is not None else [other for other in addresses if other != address]
+        ):
             if dice.random() < 0.1:
                 thrown_away.append(datagram)
             else:
@@ -42,7 +49,9 @@ def pump(address: Address, ready: Ready) -> None:
 
 def wait_s() -> float:
     """Return how long nothing will be due."""
-    deadlines_ns = [member.deadline_ns for member in members.values() if member.deadline_ns is not None]
+    deadlines_ns = [
+        member.deadline_ns for member in members.values() if member.deadline_ns is not None
+    ]
     return max(0.0, (min(deadlines_ns) - time.monotonic_ns()) / 1e9) if deadlines_ns else 0.1
 
 
@@ -71,4 +80,6 @@ while any(stream != sent for streams in received.values() for stream in streams.
 for sock in sockets.values():
     sock.close()
 repairs = sum(member.counters.get("sent.repair", 0) for member in members.values())
-print(f"3 members x {MESSAGES} messages delivered everywhere; {len(thrown_away)} datagrams lost, {repairs} repairs")
+print(
+    f"3 members x {MESSAGES} messages delivered everywhere; {len(thrown_away)} datagrams lost, {repairs} repairs"
+)

@@ -1,7 +1,8 @@
 """A work queue without a broker: each job goes to one worker, and to another one if that worker leaves.
 
-A job is a request to one member. If the worker leaves before it has answered, the request says so, and the job is given
-to the next. Whether the worker had done it is not known: let a job be such that doing it twice does no harm.
+A job is a request to one member. If the worker leaves before it has answered, the request says so,
+and the job is given to the next. Whether the worker had done it is not known: let a job be such
+that doing it twice does no harm.
 """
 
 import asyncio

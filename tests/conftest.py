@@ -1,7 +1,7 @@
 """Hypothesis profiles: ``ci`` repeats itself exactly; ``nightly`` looks 50 times as far, elsewhere each time.
 
-Choose with the environment variable GAPLESS_HYPOTHESIS. A test that wants more or fewer examples multiplies
-``settings.default.max_examples``, so that it grows with the profile.
+Choose with the environment variable GAPLESS_HYPOTHESIS. A test that wants more or fewer examples
+multiplies ``settings.default.max_examples``, so that it grows with the profile.
 """
 
 import os

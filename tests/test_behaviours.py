@@ -28,7 +28,11 @@ def test_every_mark_names_a_behaviour_of_the_ledger() -> None:
 
 
 def test_the_ids_of_every_section_are_complete_and_in_order() -> None:
-    expected = [f"{section}-{number:02}" for section, count in SECTIONS.items() for number in range(1, count + 1)]
+    expected = [
+        f"{section}-{number:02}"
+        for section, count in SECTIONS.items()
+        for number in range(1, count + 1)
+    ]
     assert list(ledger().behaviours) == expected
 
 

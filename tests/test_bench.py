@@ -10,8 +10,16 @@ def test_the_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["conditions"]["rounds"] == 1
     assert report["conditions"]["gc"]
-    asked = [(size, frame, what) for size in (100, 1024) for frame in (60_000, 1_400) for what in core.OPERATIONS]
-    assert [(line["message_bytes"], line["frame_bytes"], line["operation"]) for line in report["figures"]] == asked
+    asked = [
+        (size, frame, what)
+        for size in (100, 1024)
+        for frame in (60_000, 1_400)
+        for what in core.OPERATIONS
+    ]
+    assert [
+        (line["message_bytes"], line["frame_bytes"], line["operation"])
+        for line in report["figures"]
+    ] == asked
     for line in report["figures"]:
         assert line["ns_per_message"] > 0
         assert line["ratio"] > 0
@@ -25,8 +33,12 @@ def test_the_figures_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gc" in table
 
 
-@pytest.mark.parametrize("options", [["--rounds", "0"], ["--rounds", "many"], ["--jason"], ["--js"], ["surplus"]])
-def test_a_bad_option_is_one_line_and_status_2(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [["--rounds", "0"], ["--rounds", "many"], ["--jason"], ["--js"], ["surplus"]]
+)
+def test_a_bad_option_is_one_line_and_status_2(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         core.main(options)
     assert caught.value.code == 2
@@ -37,7 +49,12 @@ def test_a_bad_option_is_one_line_and_status_2(options: list[str], capsys: pytes
 
 
 def test_a_group_over_udp_beside_raw_sockets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert udp.main(["--json", "--rounds", "1", "--seconds", "0.3", "--members", "2", "--size", "1000"]) == 0
+    assert (
+        udp.main(
+            ["--json", "--rounds", "1", "--seconds", "0.3", "--members", "2", "--size", "1000"]
+        )
+        == 0
+    )
     (line,) = json.loads(capsys.readouterr().out)["figures"]
     assert (line["members"], line["message_bytes"]) == (2, 1000)
     assert line["messages_per_s"] > 100

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.config import KNOBS, PROFILES, Config
+from gapless.config_fields import Kind, Knob
 from gapless.errors import ConfigError, GaplessError
-from gapless.knobs import Kind, Knob
 from gapless.units import GIB, MIB, NS_PER_MS
 
 
@@ -36,13 +36,17 @@ def fitted(values: dict[str, Any]) -> Config:
         values["min_grace_ns"] = min(values["min_grace_ns"], values["xmit_interval_ns"])
         values["min_retry_ns"] = min(values["min_retry_ns"], values["xmit_interval_ns"])
         values["pin_after_ns"] = max(values["pin_after_ns"], 2 * values["xmit_interval_ns"])
-    values["discard_delivered"] = values["discard_delivered"] and not values["xmit_from_random_member"]
+    values["discard_delivered"] = (
+        values["discard_delivered"] and not values["xmit_from_random_member"]
+    )
     values["far_limit"] = max(values["far_limit"], values["capacity"])
     values["repair_budget_bytes"] = max(values["repair_budget_bytes"], values["max_frame_bytes"])
     return Config(**values)
 
 
-configs = st.fixed_dictionaries({knob.name: inner_values(knob) for knob in KNOBS.values()}).map(fitted)
+configs = st.fixed_dictionaries({knob.name: inner_values(knob) for knob in KNOBS.values()}).map(
+    fitted
+)
 
 
 # Defaults
@@ -182,7 +186,11 @@ def test_one_is_not_true() -> None:
 
 def test_make_reads_units() -> None:
     config = Config.make(xmit_interval="200ms", window_bytes="4MiB", max_frame_bytes=9000)
-    assert (config.xmit_interval_ns, config.window_bytes, config.max_frame_bytes) == (200 * NS_PER_MS, 4 * MIB, 9000)
+    assert (config.xmit_interval_ns, config.window_bytes, config.max_frame_bytes) == (
+        200 * NS_PER_MS,
+        4 * MIB,
+        9000,
+    )
 
 
 def test_bare_duration_is_refused_with_advice() -> None:
@@ -260,7 +268,9 @@ def test_nobody_is_expelled_before_a_loss_can_be_repaired() -> None:
         ({"repair_budget_bytes": 1399}, "max_frame_bytes", "repair_budget_bytes"),
     ],
 )
-def test_values_that_do_not_fit_say_which_to_change(knobs: dict[str, object], small: str, large: str) -> None:
+def test_values_that_do_not_fit_say_which_to_change(
+    knobs: dict[str, object], small: str, large: str
+) -> None:
     message = error_of(Config.make, **knobs)
     assert f"{small} must not exceed {large}" in message
     assert f"lower {small} or raise {large}" in message
@@ -333,8 +343,14 @@ def test_load_reads_a_file_and_names_it_in_errors(tmp_path: Path) -> None:
 
 
 def test_properties_count_bare_durations_in_milliseconds() -> None:
-    config = Config.from_properties("capacity=64;xmit_interval=500;ack_delay=7us;window_bytes=4KiB;max_frame_bytes=512")
-    assert (config.capacity, config.xmit_interval_ns, config.ack_delay_ns) == (64, 500 * NS_PER_MS, 7000)
+    config = Config.from_properties(
+        "capacity=64;xmit_interval=500;ack_delay=7us;window_bytes=4KiB;max_frame_bytes=512"
+    )
+    assert (config.capacity, config.xmit_interval_ns, config.ack_delay_ns) == (
+        64,
+        500 * NS_PER_MS,
+        7000,
+    )
     assert (config.window_bytes, config.max_frame_bytes) == (4096, 512)
 
 
@@ -344,7 +360,9 @@ def test_no_properties_are_the_defaults(text: str) -> None:
 
 
 def test_whitespace_and_a_last_semicolon_do_not_matter() -> None:
-    assert Config.from_properties(" capacity = 64 ;\n loopback = FALSE ; ") == Config.make(capacity=64, loopback=False)
+    assert Config.from_properties(" capacity = 64 ;\n loopback = FALSE ; ") == Config.make(
+        capacity=64, loopback=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -391,14 +409,20 @@ def test_bad_properties_say_what_is_wrong(text: str, message: str) -> None:
 @given(configs)
 def test_as_dict_is_read_back_by_every_constructor(config: Config) -> None:
     shown = config.as_dict()
-    words = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
+    words = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in shown.items()
+    }
     toml = "\n".join(
-        f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {words[key]}" for key, value in shown.items()
+        f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {words[key]}"
+        for key, value in shown.items()
     )
     assert Config.make(**shown) == config
     assert Config().replace(**shown) == config
     assert Config.from_toml(toml, table="") == config
-    assert Config.from_properties(";".join(f"{key}={value}" for key, value in words.items())) == config
+    assert (
+        Config.from_properties(";".join(f"{key}={value}" for key, value in words.items())) == config
+    )
 
 
 def test_explain_shows_value_default_and_bounds() -> None:

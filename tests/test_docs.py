@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def fenced(path: Path, language: str) -> Iterator[str]:
-    for match in re.finditer(rf"^```{language}\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE):
+    for match in re.finditer(
+        rf"^```{language}\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE
+    ):
         yield match[1]
 
 
@@ -53,7 +55,9 @@ def test_every_knob_is_in_the_table() -> None:
 
 
 def test_the_glossary_stays_short() -> None:
-    nouns = re.findall(r"^- \*\*([a-z ]+)\*\*: [A-Z]", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    nouns = re.findall(
+        r"^- \*\*([a-z ]+)\*\*: [A-Z]", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+    )
     assert 20 <= len(nouns) <= 50
     assert len(nouns) == len(set(nouns))
 
@@ -82,7 +86,9 @@ def test_a_marker_shown_as_code_is_no_marker() -> None:
     assert docs.regenerate(text, {}) == text
 
 
-def test_stale_page_fails_the_check_and_is_mended_by_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_page_fails_the_check_and_is_mended_by_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stale = "<!-- generated: knobs -->\n<!-- end generated -->\n"
     write(tmp_path, "docs/page.md", stale)
     run = ["--root", str(tmp_path)]
@@ -94,7 +100,9 @@ def test_stale_page_fails_the_check_and_is_mended_by_a_run(tmp_path: Path, capsy
     assert docs.main([*run, "--check"]) == 0
 
 
-def test_bad_marker_is_a_problem_of_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_marker_is_a_problem_of_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, "README.md", "<!-- generated: nonsense -->\n<!-- end generated -->\n")
     assert docs.main(["--root", str(tmp_path)]) == 1
     assert "README.md: nothing generates 'nonsense'" in capsys.readouterr().err

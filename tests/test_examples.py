@@ -19,7 +19,11 @@ SPARK = {"pipeline"}
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.xdist_group("spark")] if path.stem in SPARK else [])
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.xdist_group("spark")] if path.stem in SPARK else [],
+        )
         for path in EXAMPLES
     ],
 )
@@ -40,7 +44,9 @@ def test_the_story_of_the_readme_is_an_example() -> None:
     story = (ROOT / "examples" / "lossy_story.py").read_text(encoding="utf-8")
 
     def code(text: str) -> list[str]:
-        lines = (line.split("#")[0].strip() for line in text.splitlines() if not line.startswith('"""'))
+        lines = (
+            line.split("#")[0].strip() for line in text.splitlines() if not line.startswith('"""')
+        )
         return [line for line in lines if line]
 
     assert code(story) in [code(text) for text in shown]

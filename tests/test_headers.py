@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gapless.errors import PayloadError
-from gapless.headers import (
+from gapless.group.headers import (
     ANSWER,
     HEADED,
     LOOK,
@@ -37,7 +37,9 @@ def test_a_payload_that_looks_wrapped_is_itself(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**64 - 1), st.integers(0, 255))
-def test_whatever_stands_behind_a_mark_is_taken_or_left(body: bytes, number: int, kind: int) -> None:
+def test_whatever_stands_behind_a_mark_is_taken_or_left(
+    body: bytes, number: int, kind: int
+) -> None:
     message = wrap(kind, number, body)
     headers, payload = split(message)
     if kind == PLAIN:
@@ -53,7 +55,8 @@ def test_what_is_no_message_of_the_application_is_left_alone(kind: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [b"\x05ab", b"\x01a\xff\xff\xff\xff", b"\x01a\x02\x00\x00\x00x", b"\x01\xff\x00\x00\x00\x00"]
+    "block",
+    [b"\x05ab", b"\x01a\xff\xff\xff\xff", b"\x01a\x02\x00\x00\x00x", b"\x01\xff\x00\x00\x00\x00"],
 )
 def test_a_broken_block_leaves_the_message_as_it_is(block: bytes) -> None:
     message = wrap(HEADED, len(block), block + b"payload")
@@ -67,7 +70,13 @@ def test_that_no_message_is_wrapped_is_seen_at_once() -> None:
     assert may_have(memoryview(join(b"x", {"a": b""})))
 
 
-@given(st.lists(PAYLOADS | st.binary(min_size=16, max_size=16).map(lambda rest: MARK + rest), min_size=1, max_size=8))
+@given(
+    st.lists(
+        PAYLOADS | st.binary(min_size=16, max_size=16).map(lambda rest: MARK + rest),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_a_wrapped_message_is_found_among_others(payloads: list[bytes]) -> None:
     run = Run.of(Address(1, 1), 1, payloads)
     wrapped = any(message.startswith(MARK) and len(message) >= WRAP_BYTES for message in payloads)
@@ -100,8 +109,14 @@ def test_headers_that_cannot_be_sent(headers: object, words: str) -> None:
         join(b"", headers)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.binary(max_size=8) | st.binary(max_size=8).map(lambda rest: MARK + rest), min_size=1))
-def test_messages_are_wrapped_where_they_could_be_mistaken_and_nowhere_else(messages: list[bytes]) -> None:
+@given(
+    st.lists(
+        st.binary(max_size=8) | st.binary(max_size=8).map(lambda rest: MARK + rest), min_size=1
+    )
+)
+def test_messages_are_wrapped_where_they_could_be_mistaken_and_nowhere_else(
+    messages: list[bytes],
+) -> None:
     found = wrap_all(messages)
     assert [split(message) for message in found] == [({}, message) for message in messages]
     same = [before == after for before, after in zip(messages, found, strict=True)]

@@ -11,7 +11,9 @@ from tests.discovery.networks import need_ipv6
 
 def usable(ip: IPv4Address | IPv6Address) -> bool:
     mapped = isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None
-    return not (ip.is_unspecified or ip.is_multicast or mapped or ip == IPv4Address("255.255.255.255"))
+    return not (
+        ip.is_unspecified or ip.is_multicast or mapped or ip == IPv4Address("255.255.255.255")
+    )
 
 
 ADDRESSES = st.ip_addresses().filter(usable)
@@ -108,7 +110,9 @@ def test_text_that_names_no_place_is_refused(text: str) -> None:
 
 
 def test_text_that_names_no_place_gets_a_helpful_answer() -> None:
-    with pytest.raises(ConfigError, match=r"expected an address and a port such as 192\.0\.2\.1:7800"):
+    with pytest.raises(
+        ConfigError, match=r"expected an address and a port such as 192\.0\.2\.1:7800"
+    ):
         Locator.parse("nowhere:7800")
     with pytest.raises(ConfigError, match=r"no interface 'nolink7'; it has .*\blo\b"):
         Locator.parse("[fe80::1%nolink7]:7800")
@@ -124,7 +128,9 @@ def test_an_address_has_one_form() -> None:
     assert Locator.of("2001:DB8:0::1", 7800) == Locator.of("2001:db8::1", 7800)
 
 
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
 def test_a_socket_is_reached_at_its_locator(family: socket.AddressFamily, host: str) -> None:
     if family == socket.AF_INET6:
         need_ipv6()

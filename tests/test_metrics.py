@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gapless import blocking
-from gapless.bench.processes import free_ports
 from gapless.errors import GaplessError, TransportError
-from gapless.exporters import Endpoint, observe
-from gapless.metrics import Look, prometheus
+from gapless.metrics.exporters import Endpoint, observe
+from gapless.metrics.prometheus import Look, prometheus
 from gapless.transport import Problems
 from gapless.units import NS_PER_S
+from gapless_lab.bench.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUICK = {"found_after": "100ms", "join_interval": "20ms", "capacity": 64, "ack_threshold": 1, "max_unconsumed": 16}
+QUICK = {
+    "found_after": "100ms",
+    "join_interval": "20ms",
+    "capacity": 64,
+    "ack_threshold": 1,
+    "max_unconsumed": 16,
+}
 
 
 @contextmanager
@@ -89,10 +95,15 @@ def test_who_does_not_read_is_seen_from_afar_and_named() -> None:
         assert own.counters["blocked"] == 1
         (peer,) = own.peers
         assert peer.unacked == own.sending[0].high - peer.acked > 0
-        assert f'gapless_held_by{{group="figures",member="{a.me}",name="",peer="{b.me}"}} 1' in prometheus(own)
+        assert (
+            f'gapless_held_by{{group="figures",member="{a.me}",name="",peer="{b.me}"}} 1'
+            in prometheus(own)
+        )
 
 
-LINE = re.compile(r'^[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="(\\.|[^"\\\n])*")*\} -?\d+(\.\d+)?(e[+-]?\d+)?$')
+LINE = re.compile(
+    r'^[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="(\\.|[^"\\\n])*")*\} -?\d+(\.\d+)?(e[+-]?\d+)?$'
+)
 
 
 def test_the_text_is_what_prometheus_reads() -> None:
@@ -106,7 +117,9 @@ def test_the_text_is_what_prometheus_reads() -> None:
     names = [line.partition("{")[0] for line in samples]
     types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(names)) == sorted(types)
-    assert [name for at, name in enumerate(names) if name in names[:at] and names[at - 1] != name] == []
+    assert [
+        name for at, name in enumerate(names) if name in names[:at] and names[at - 1] != name
+    ] == []
     assert 'kind="data"' in text
     assert "gapless_peer_unacked" in text
 
@@ -120,7 +133,9 @@ def test_labels_are_quoted() -> None:
 
 def test_the_endpoint() -> None:
     with members(1) as (a,), Endpoint(lambda: [a.look()], port=0) as endpoint:
-        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60
+        ) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert "gapless_members{" in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -164,7 +179,11 @@ def test_views_are_news_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gapless")
     with members(2):
         pass
-    assert [record for record in caplog.records if "view" in record.getMessage() and record.levelno == logging.INFO]
+    assert [
+        record
+        for record in caplog.records
+        if "view" in record.getMessage() and record.levelno == logging.INFO
+    ]
     assert {record.name.partition(".")[0] for record in caplog.records} == {"gapless"}
 
 

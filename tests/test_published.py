@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gapless.errors import GaplessError
-from gapless.headers import join
-from gapless.published import LONGEST_QUERY_BYTES, MOST_QUERIES, MOST_RANGES, SINK, Published, Row, row_of
+from gapless.group.headers import join
+from gapless.group.sink_dedup import (
+    LONGEST_QUERY_BYTES,
+    MOST_QUERIES,
+    MOST_RANGES,
+    SINK,
+    Published,
+    Row,
+    row_of,
+)
 
 
 def headers(query: str, batch: int, row: int, partition: int = 0) -> dict[str, bytes]:
@@ -45,18 +53,31 @@ def test_as_the_model_also_when_it_was_written_down_in_between(
 def test_lives_of_a_sink_that_begin_a_batch_again(count: int, reached: list[int]) -> None:
     """However far each life came before it ended, the rows are seen once and in their order."""
     memory = Published()
-    seen = [row for upto in [*reached, count] for row in range(min(upto, count)) if memory.fresh(headers("q", 7, row))]
+    seen = [
+        row
+        for upto in [*reached, count]
+        for row in range(min(upto, count))
+        if memory.fresh(headers("q", 7, row))
+    ]
     assert seen == list(range(count))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60))
 @settings(max_examples=50)
 def test_sifting_a_run_is_asking_for_each_message(story: list[tuple[bool, int]]) -> None:
-    messages = [join(b"x%d" % row, headers("q", 0, row) if sunk else {"k": b"v"}) for sunk, row in story]
+    messages = [
+        join(b"x%d" % row, headers("q", 0, row) if sunk else {"k": b"v"}) for sunk, row in story
+    ]
     one, other = Published(), Published()
     kept = one.sift(b"".join(messages), lambda: messages)
-    expected = [at for at, (sunk, row) in enumerate(story) if not sunk or other.fresh(headers("q", 0, row))]
-    found = range(len(story)) if kept is None else [at for first, last in kept for at in range(first, last + 1)]
+    expected = [
+        at for at, (sunk, row) in enumerate(story) if not sunk or other.fresh(headers("q", 0, row))
+    ]
+    found = (
+        range(len(story))
+        if kept is None
+        else [at for first, last in kept for at in range(first, last + 1)]
+    )
     assert list(found) == expected
     assert one.repeated == other.repeated == len(story) - len(expected)
     assert (kept is None) == (len(expected) == len(story))
@@ -68,7 +89,15 @@ def test_messages_of_others_cost_nothing_and_are_never_kept_back() -> None:
         assert memory.sift(b"payload" * 100, list) is None
         assert memory.fresh({})
         assert memory.fresh({"kind": b"order"})
-        for value in (b"", b"q/1/2", b"q/1/2/x", b"/1/2/3", b"q/-1/2/3", b"\xff/1/2/3", b"x" * 256 + b"/1/2/3"):
+        for value in (
+            b"",
+            b"q/1/2",
+            b"q/1/2/x",
+            b"/1/2/3",
+            b"q/-1/2/3",
+            b"\xff/1/2/3",
+            b"x" * 256 + b"/1/2/3",
+        ):
             assert row_of({SINK: value}) is None
             assert memory.fresh({SINK: value})
     assert len(memory) == memory.repeated == 0
@@ -105,9 +134,18 @@ def test_what_was_not_written_by_this_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"q/18446744073709551616/0/0", b"q/0/0/99999999999999999999", b"q/0/0/" + b"9" * 5000, b"garbage", b""]
+    "value",
+    [
+        b"q/18446744073709551616/0/0",
+        b"q/0/0/99999999999999999999",
+        b"q/0/0/" + b"9" * 5000,
+        b"garbage",
+        b"",
+    ],
 )
-def test_a_header_that_only_looks_like_that_of_a_sink_loses_nothing_and_breaks_nothing(value: bytes) -> None:
+def test_a_header_that_only_looks_like_that_of_a_sink_loses_nothing_and_breaks_nothing(
+    value: bytes,
+) -> None:
     memory = Published()
     messages = [join(b"x", {SINK: each}) for each in (b"q/0/0/0", value, value, b"q/0/0/1")]
     assert memory.sift(b"".join(messages), lambda: messages) is None

@@ -49,7 +49,9 @@ def test_lengths_have_the_form_of_the_wire() -> None:
 
 
 @given(st.lists(st.integers(0, MAX_PART_BYTES), min_size=1, max_size=5), st.integers(1, 80))
-def test_a_length_table_adds_up_whether_its_entries_are_equal_or_not(sizes: list[int], times: int) -> None:
+def test_a_length_table_adds_up_whether_its_entries_are_equal_or_not(
+    sizes: list[int], times: int
+) -> None:
     table = length_table(sizes * times)
     assert table == b"".join(size.to_bytes(LENGTH_BYTES, "little") for size in sizes * times)
     assert total_bytes(table) == sum(sizes) * times
@@ -70,7 +72,10 @@ def test_a_run_of_one_message() -> None:
 def test_the_longest_message_fits_and_one_byte_more_does_not() -> None:
     longest = b"m" * MAX_PART_BYTES
     assert run_of(longest, b"").messages() == [longest, b""]
-    with pytest.raises(LocalProtocolError, match=f"65536 bytes does not fit a run .at most {MAX_PART_BYTES}.*pieces"):
+    with pytest.raises(
+        LocalProtocolError,
+        match=f"65536 bytes does not fit a run .at most {MAX_PART_BYTES}.*pieces",
+    ):
         run_of(b"", longest + b"!")
 
 
@@ -146,13 +151,17 @@ def test_fitting_counts_from_the_front(messages: list[bytes], limit_bytes: int) 
     assert fitting == len(messages) or sum(costs[: fitting + 1]) > limit_bytes
 
 
-@pytest.mark.parametrize(("limit_bytes", "count"), [(-1, 0), (0, 0), (2, 0), (3, 1), (5, 2), (9, 2), (10, 3), (14, 4)])
+@pytest.mark.parametrize(
+    ("limit_bytes", "count"), [(-1, 0), (0, 0), (2, 0), (3, 1), (5, 2), (9, 2), (10, 3), (14, 4)]
+)
 def test_fitting_to_the_byte(limit_bytes: int, count: int) -> None:
     assert run_of(*MESSAGES).fitting(limit_bytes) == count
 
 
 @given(message_lists, st.integers(0, 40))
-def test_a_run_is_cut_to_frames_that_are_as_full_as_can_be(messages: list[bytes], room_bytes: int) -> None:
+def test_a_run_is_cut_to_frames_that_are_as_full_as_can_be(
+    messages: list[bytes], room_bytes: int
+) -> None:
     run = run_of(*messages)
     parts = run.framed(room_bytes)
     assert [message for part in parts for message in part] == list(run)
@@ -209,7 +218,9 @@ def test_a_large_run_is_what_a_plain_one_is() -> None:
         assert hash(run) == hash(plain)
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))]
+)
 def test_a_large_run_can_be_handed_to_another_process(again: Callable[[Run], Run]) -> None:
     run = within(*[b"x" * 100] * 60)
     assert again(run) == run
@@ -228,7 +239,11 @@ def test_a_large_run_is_put_together_when_somebody_wants_it_so() -> None:
     whole = Run(ORIGIN, 7, apart.lengths, b"".join(messages), 0, 3, 9)
     assert isinstance(apart, RunApart)
     assert list(apart.pieces) == apart.messages() == messages, "nothing was copied yet"
-    assert (apart.count, apart.last, apart.size_bytes) == (whole.count, whole.last, whole.size_bytes)
+    assert (apart.count, apart.last, apart.size_bytes) == (
+        whole.count,
+        whole.last,
+        whole.size_bytes,
+    )
     bare = encode(1, ORIGIN, [Data(apart)], None, bare=True)
     assert bare == encode(1, ORIGIN, [Data(whole)], None, bare=True)
     assert len(apart.pieces) == 29, "to be sent it need not be put together by itself"

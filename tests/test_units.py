@@ -80,14 +80,21 @@ def test_bad_size_says_what_was_expected(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("duration_ns", "text"),
-    [(0, "0s"), (1, "1ns"), (1_500_000_000, "1500ms"), (90_000_000_000, "90s"), (7_200_000_000_000, "2h")],
+    [
+        (0, "0s"),
+        (1, "1ns"),
+        (1_500_000_000, "1500ms"),
+        (90_000_000_000, "90s"),
+        (7_200_000_000_000, "2h"),
+    ],
 )
 def test_duration_is_printed_in_the_largest_whole_unit(duration_ns: int, text: str) -> None:
     assert format_duration(duration_ns) == text
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "text"), [(0, "0B"), (1400, "1400B"), (1536, "1536B"), (212_992, "208KiB"), (1024**3, "1GiB")]
+    ("size_bytes", "text"),
+    [(0, "0B"), (1400, "1400B"), (1536, "1536B"), (212_992, "208KiB"), (1024**3, "1GiB")],
 )
 def test_size_is_printed_in_the_largest_whole_unit(size_bytes: int, text: str) -> None:
     assert format_size(size_bytes) == text

@@ -1,8 +1,9 @@
 """Regenerate the generated parts of the docs and check every relative link.
 
-A page marks a generated part with ``<!-- generated: name -->`` and ``<!-- end generated -->``; what stands between
-them comes from the code. ``--check`` writes nothing and fails if a part is stale. Either way, each relative link in the
-pages must lead to a file that exists and, if it names an anchor, to a heading of that file.
+A page marks a generated part with ``<!-- generated: name -->`` and ``<!-- end generated -->``; what
+stands between them comes from the code. ``--check`` writes nothing and fails if a part is stale.
+Either way, each relative link in the pages must lead to a file that exists and, if it names an
+anchor, to a heading of that file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end generated -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- generated: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end generated -->)", re.DOTALL
+)
 _OPENING = re.compile(r"<!-- generated: ([\w-]+) -->")
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n.*?^ {0,3}\1[ \t]*$", re.DOTALL | re.MULTILINE)
 _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
@@ -60,7 +63,9 @@ def _first_paragraph(text: str) -> str:
 def column_table() -> str:
     """Return the table of the columns of a trace, from :mod:`gapless.trace.schema`."""
     lines = ["| column | type | meaning |", "|---|---|---|"]
-    lines += (f"| `{name}` | {column.type} | {column.meaning} |" for name, column in COLUMNS.items())
+    lines += (
+        f"| `{name}` | {column.type} | {column.meaning} |" for name, column in COLUMNS.items()
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -92,11 +97,17 @@ def regenerate(text: str, generators: dict[str, Callable[[], str]] = GENERATORS)
     closed = [match["name"] for match in _BLOCK.finditer(prose)]
     for name in _OPENING.findall(prose):
         if name not in generators:
-            raise ValueError(f"nothing generates {name!r}; known are {', '.join(sorted(generators))}")
+            raise ValueError(
+                f"nothing generates {name!r}; known are {', '.join(sorted(generators))}"
+            )
         if name not in closed:
             raise ValueError(f"the part {name!r} has no <!-- end generated -->")
     return _BLOCK.sub(
-        lambda match: f"{match[1]}{generators[match['name']]()}{match[4]}" if match["name"] in closed else match[0],
+        lambda match: (
+            f"{match[1]}{generators[match['name']]()}{match[4]}"
+            if match["name"] in closed
+            else match[0]
+        ),
         text,
     )
 
@@ -141,7 +152,11 @@ def broken_links(root: Path) -> list[str]:
                 problems.append(f"{where} leads out of the project")
             elif not goal.exists():
                 problems.append(f"{where} leads to no file")
-            elif anchor and goal.suffix == ".md" and anchor not in anchors(goal.read_text(encoding="utf-8")):
+            elif (
+                anchor
+                and goal.suffix == ".md"
+                and anchor not in anchors(goal.read_text(encoding="utf-8"))
+            ):
                 problems.append(f"{where} names no heading of {goal.name}")
     return problems
 
@@ -169,7 +184,9 @@ def refresh(root: Path, *, write: bool) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a generated part is stale")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a generated part is stale"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     options = parser.parse_args(argv)
     problems = refresh(options.root, write=not options.check) + broken_links(options.root)

@@ -1,8 +1,9 @@
 """What MkDocs needs to make a site of pages that are written for a Markdown host: links out of ``docs`` lead somewhere.
 
-A page may link to a file of the project that is no page: a source file, a folder, CONTRIBUTING.md. On the host the link
-opens that file. For the site, each such file becomes a page of its own, and the link is changed to lead there. So one
-link works in both places. ``mkdocs.yml`` names this file as a hook.
+A page may link to a file of the project that is no page: a source file, a folder, CONTRIBUTING.md.
+On the host the link opens that file. For the site, each such file becomes a page of its own, and
+the link is changed to lead there. So one link works in both places. ``mkdocs.yml`` names this file
+as a hook.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # MkDocs loads a hook by its path, so its neighbours cannot be imported without this
+sys.path.insert(
+    0, str(ROOT)
+)  # MkDocs loads a hook by its path, so its neighbours cannot be imported without this
 
 from tools import docs  # noqa: E402
 
@@ -77,14 +80,20 @@ def shown(goal: str, root: Path = ROOT) -> str:
     path = root / goal
     head = f"---\ntitle: {goal}\nsearch:\n  exclude: true\n---\n\n# `{goal}`\n\n"
     if path.is_dir():
-        return head + "\n".join(f"* [`{name}`]({path.name}/{name}.md)" for name in _entries(path)) + "\n"
+        return (
+            head
+            + "\n".join(f"* [`{name}`]({path.name}/{name}.md)" for name in _entries(path))
+            + "\n"
+        )
     text = path.read_text(encoding="utf-8")
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", text) or [""]))
     return f"{head}{fence}{LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n{fence}\n"
 
 
 def _entries(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in _NOT_SHOWN)
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_file() and path.name not in _NOT_SHOWN
+    )
 
 
 def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md")) -> set[str]:
@@ -101,8 +110,17 @@ def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md"
         if (root / name).is_dir():
             left |= {f"{name}/{entry}" for entry in _entries(root / name)} - found
         elif name in TOP or name.startswith("docs/"):
-            goals = {goal for _, _, goal in outward((root / name).read_text("utf-8"), posixpath.dirname(name) or ".")}
-            left |= {goal for goal in goals - found if not goal.startswith("docs/") and (root / goal).exists()}
+            goals = {
+                goal
+                for _, _, goal in outward(
+                    (root / name).read_text("utf-8"), posixpath.dirname(name) or "."
+                )
+            }
+            left |= {
+                goal
+                for goal in goals - found
+                if not goal.startswith("docs/") and (root / goal).exists()
+            }
     return found
 
 
@@ -113,7 +131,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name in sorted(linked(ROOT)):
         uri = site_path(name)
         content = top_page(name) if name in TOP else shown(name)
-        inclusion = InclusionLevel.UNDEFINED if name in TOP and name != "README.md" else InclusionLevel.NOT_IN_NAV
+        inclusion = (
+            InclusionLevel.UNDEFINED
+            if name in TOP and name != "README.md"
+            else InclusionLevel.NOT_IN_NAV
+        )
         files.append(File.generated(config, uri, content=content, inclusion=inclusion))
     return files
 

@@ -1,9 +1,9 @@
 """What an adapter is, and what the process around it does: ``python -m bench.peers.base TASK``.
 
-The process says one line when it has reached everybody, then does what it is told, a JSON object a line, with one line
-for an answer: ``prepare`` a round, ``go`` and send as fast as the library lets it, ``mark`` what has come and what it
-has cost so far, ``stop``, ``check`` that everything has come, ``rtt`` for round trips. When nobody speaks to it any
-more, it ends.
+The process says one line when it has reached everybody, then does what it is told, a JSON object a
+line, with one line for an answer: ``prepare`` a round, ``go`` and send as fast as the library lets
+it, ``mark`` what has come and what it has cost so far, ``stop``, ``check`` that everything has
+come, ``rtt`` for round trips. When nobody speaks to it any more, it ends.
 """
 
 from __future__ import annotations
@@ -223,12 +223,16 @@ class Process:
         batch = self.task.options.get("batch", batch) if not total else batch
         try:
             while total or self._sending.is_set():
-                self.member.send(numbered(self.sent, batch, self._size_bytes, self.task.at, self._turn))
+                self.member.send(
+                    numbered(self.sent, batch, self._size_bytes, self.task.at, self._turn)
+                )
                 self.sent += batch
                 if total:
                     break
         except BaseException as error:  # noqa: BLE001 - whatever it is, the parent is to know
-            print(f"sending has failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(
+                f"sending has failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True
+            )
             os._exit(1)
         finally:
             self._working = False
@@ -267,7 +271,9 @@ class Process:
             "late": tally.late,
             "first_ns": tally.first_ns,
             "samples": self._samples,
-            "extra": {key: value - before.get(key, 0) for key, value in self.member.extra().items()},
+            "extra": {
+                key: value - before.get(key, 0) for key, value in self.member.extra().items()
+            },
         }
 
     def do_rtt(self, size_bytes: int, seconds: float) -> dict[str, Any]:
@@ -320,7 +326,9 @@ def main() -> None:
         Process(adapter(task)).run()
     except BaseException as error:  # noqa: BLE001 - threads of a library must not keep it alive
         print(
-            error if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}", file=sys.stderr, flush=True
+            error if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}",
+            file=sys.stderr,
+            flush=True,
         )
         os._exit(1)
 

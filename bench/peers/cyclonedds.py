@@ -1,14 +1,15 @@
 """Eclipse Cyclone DDS with its Python binding, over UDP (RTPS), multicast where the interface carries it.
 
-Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of dropping, and repairs
-what the network loses; in order for each writer.
+Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of
+dropping, and repairs what the network loses; in order for each writer.
 
-Configured: reliable, keep-all, a writer may block for 30 s; socket buffers as large as the kernel grants (it asks for
-what ``net.core.rmem_max`` allows); one participant each on the interface that is measured. The type is a sequence of
-octets.
+Configured: reliable, keep-all, a writer may block for 30 s; socket buffers as large as the kernel
+grants (it asks for what ``net.core.rmem_max`` allows); one participant each on the interface that
+is measured. The type is a sequence of octets.
 
-Batching: one ``write`` for each message, as users do; with ``WriteBatch`` on, Cyclone gathers small samples into one
-packet when it is flushed, and the adapter flushes after every batch that it gets, where the binding can.
+Batching: one ``write`` for each message, as users do; with ``WriteBatch`` on, Cyclone gathers small
+samples into one packet when it is flushed, and the adapter flushes after every batch that it gets,
+where the binding can.
 """
 
 import os
@@ -16,7 +17,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from cyclonedds.core import InstanceState, Policy, Qos, ReadCondition, SampleState, ViewState, WaitSet
+from cyclonedds.core import (
+    InstanceState,
+    Policy,
+    Qos,
+    ReadCondition,
+    SampleState,
+    ViewState,
+    WaitSet,
+)
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.idl import IdlStruct, types
 from cyclonedds.pub import DataWriter
@@ -62,7 +71,9 @@ class Adapter(Member):
         qos = Qos(Policy.Reliability.Reliable(duration(seconds=30)), Policy.History.KeepAll)
         domain = task.ports[0] % 200 + 1
         self._participant = DomainParticipant(domain)
-        topics = [Topic(self._participant, f"bench{at}", Sample, qos=qos) for at in range(len(task.hosts))]
+        topics = [
+            Topic(self._participant, f"bench{at}", Sample, qos=qos) for at in range(len(task.hosts))
+        ]
         self._writer = DataWriter(self._participant, topics[task.at], qos=qos)
         self._echoed = threading.Semaphore(0)
         heard = task.others if task.mode == "rtt" else task.heard

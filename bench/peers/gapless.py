@@ -1,15 +1,17 @@
 """Gapless itself, by its public interface for threads (``gapless.blocking``).
 
-Promises: every message of each sender once, in order, without a gap; a sender waits while a receiver has no room.
+Promises: every message of each sender once, in order, without a gap; a sender waits while a
+receiver has no room.
 
-Configured: the defaults, except that members gather quickly (``found_after``, ``join_interval``), which has no part in
-what is measured, and that a sender does not get its own messages (``loopback``), as with all others here. ``udp`` is
-what ``join`` takes by itself: multicast where the interface carries it, else a copy to each (``mesh``); ``tcp`` is TCP.
-Start-up is measured with the defaults throughout.
+Configured: the defaults, except that members gather quickly (``found_after``, ``join_interval``),
+which has no part in what is measured, and that a sender does not get its own messages
+(``loopback``), as with all others here. ``udp`` is what ``join`` takes by itself: multicast where
+the interface carries it, else a copy to each (``mesh``); ``tcp`` is TCP. Start-up is measured with
+the defaults throughout.
 
-Batching: ``send_many`` with the batches that every adapter gets, ``batches()`` to receive; with ``each`` the program
-takes one message at a time from a batch, and with ``single`` it also sends one at a time, which is the slowest way
-there is.
+Batching: ``send_many`` with the batches that every adapter gets, ``batches()`` to receive; with
+``each`` the program takes one message at a time from a batch, and with ``single`` it also sends one
+at a time, which is the slowest way there is.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 from bench.peers.base import PATIENCE_S, Member
 from gapless import blocking
 from gapless.discovery import Discovery
-from gapless.face.joining import TRANSPORTS
+from gapless.group.join_options import TRANSPORTS
 
 GATHER = {"found_after": "200ms", "join_interval": "50ms"}
 
@@ -35,9 +37,15 @@ class Adapter(Member):
     def open(self) -> None:
         """Join, and wait for the others."""
         task = self.task
-        knobs: dict[str, Any] = {**({} if task.options.get("defaults") else GATHER), **task.options.get("knobs", {})}
+        knobs: dict[str, Any] = {
+            **({} if task.options.get("defaults") else GATHER),
+            **task.options.get("knobs", {}),
+        }
         self.group = blocking.join(
-            "bench", transport=self._transport(), config={"loopback": False, **knobs}, node=task.at + 1
+            "bench",
+            transport=self._transport(),
+            config={"loopback": False, **knobs},
+            node=task.at + 1,
         ).open()
         self.group.wait_for_members(task.members or len(task.hosts), PATIENCE_S)
         self._to = None
@@ -55,16 +63,19 @@ class Adapter(Member):
         places = ",".join(f"{host}:{first}-{last}" for host in dict.fromkeys(task.hosts))
         where = f"seeds://{places}"
         if task.transport == "udp":
-            # a group of its own for each measurement: the ports are its own, so the group is made from them
+            # a group of its own for each measurement: the ports are its own, so the group is made
+            # from them
             where = f"multicast://239.255.{first >> 8}.{first & 255}:{first}?interface={task.host}, {where}"
         name = "mesh" if task.options.get("mesh") else task.transport
-        made = TRANSPORTS[name](task.host, task.port, discovery=Discovery.parse(where, group="bench"))
+        made = TRANSPORTS[name](
+            task.host, task.port, discovery=Discovery.parse(where, group="bench")
+        )
         if not task.loss:
             return made
         from random import Random
 
-        from gapless.sim.faults import Loss
-        from gapless.transport.chaos import Chaos
+        from gapless.faults.faults import Loss
+        from gapless.faults.faulty_transport import Chaos
 
         return Chaos(made, [Loss(Random(task.at), [task.loss])], name=str(task.at), call=str)
 

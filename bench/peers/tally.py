@@ -1,8 +1,8 @@
 """Every message carries a number, its sender and its round, and every receiver checks them.
 
-A message begins with eight bytes, little-endian: number (4), sender (2), round (2). Whatever comes from an earlier
-round is counted as late and otherwise ignored. The greeting by which members find out that they reach each other has
-round 0.
+A message begins with eight bytes, little-endian: number (4), sender (2), round (2). Whatever comes
+from an earlier round is counted as late and otherwise ignored. The greeting by which members find
+out that they reach each other has round 0.
 """
 
 from __future__ import annotations
@@ -140,5 +140,7 @@ class Tally:
     def lost(self, sent: Sequence[int], senders: Sequence[int]) -> int:
         """Return how many of those that these senders have sent have not come."""
         return sum(
-            len(self._missing[at]) + max(0, sent[at] - self._next[at]) for at in senders if at not in self._unseen
+            len(self._missing[at]) + max(0, sent[at] - self._next[at])
+            for at in senders
+            if at not in self._unseen
         )

@@ -1,13 +1,14 @@
 """Zenoh (eclipse-zenoh) as a mesh of peers over TCP.
 
-Promises: with reliability RELIABLE and congestion control BLOCK a publisher waits for its links instead of dropping; in
-order for each publisher. Nothing is repaired after a link has broken.
+Promises: with reliability RELIABLE and congestion control BLOCK a publisher waits for its links
+instead of dropping; in order for each publisher. Nothing is repaired after a link has broken.
 
-Configured: peers that listen on a port of their own and connect to all others; scouting by multicast and gossip off,
-since the places are known; no shared memory, as by default. Subscribers by callback, which is the fastest way in
-Python.
+Configured: peers that listen on a port of their own and connect to all others; scouting by
+multicast and gossip off, since the places are known; no shared memory, as by default. Subscribers
+by callback, which is the fastest way in Python.
 
-Batching: one ``put`` for each message, as users do; zenoh gathers them into batches of 64 KB by itself.
+Batching: one ``put`` for each message, as users do; zenoh gathers them into batches of 64 KB by
+itself.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Adapter(Member):
         self._echoed = threading.Semaphore(0)
         handle = (self._echo if task.at else self._note) if task.mode == "rtt" else self._take
         self._subscribers = [
-            self._session.declare_subscriber(f"bench/{at}", handle) for at in (task.heard or task.others)
+            self._session.declare_subscriber(f"bench/{at}", handle)
+            for at in (task.heard or task.others)
         ]
 
     def _take(self, sample: Any) -> None:

@@ -1,7 +1,7 @@
 """The group for threads: ``with gapless.blocking.join("orders") as group:``. The same names as in channel.py.
 
-A face of one handle, like channel.py: what is done stands in face/, here is only how a thread waits. Any thread may use
-a group; of several that read, each message goes to one.
+A face of one handle, like channel.py: what is done stands in face/, here is only how a thread
+waits. Any thread may use a group; of several that read, each message goes to one.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from gapless.delivery_mode import Mode
 from gapless.errors import DepartedError, GaplessError
-from gapless.face.base import Face, Question, Receipt, receipt
-from gapless.face.core import HURRY_S, Steps, Wait
-from gapless.face.joining import JoinOptions
-from gapless.face.message import Batch, Message
-from gapless.face.timing import Time, deadline, duration_ns
-from gapless.modes import Mode
+from gapless.group.base import Face, Question, Receipt, receipt
+from gapless.group.join_options import JoinOptions
+from gapless.group.message import Batch, Message
+from gapless.group.session import HURRY_S, Steps, Wait
+from gapless.group.timeouts import Time, deadline, duration_ns
+from gapless.runtime.reactor import result_of
 from gapless.transport.base import log
-from gapless.transport.driver import result_of
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from gapless.face.core import AnyHeaders, Core, Payload, To
-    from gapless.face.inbox import Told
-    from gapless.face.insight import Explanation, Health
-    from gapless.face.requests import Asked
-    from gapless.headers import Headers
-    from gapless.metrics import Look
+    from gapless.group.headers import Headers
+    from gapless.group.health import Explanation, Health
+    from gapless.group.inbox import Told
+    from gapless.group.rpc import Asked
+    from gapless.group.session import AnyHeaders, Core, Payload, To
+    from gapless.metrics.prometheus import Look
 
 _T = TypeVar("_T")
 
@@ -59,8 +59,8 @@ class Sent(Receipt):
     def delivered(self, timeout: Time | None = None) -> None:
         """Wait until every member has delivered it; only for acknowledged and out-of-band messages.
 
-        Durable members that are away are waited for too. Raises UndeliveredError if that can never be, and
-        TimedOutError after ``timeout``.
+        Durable members that are away are waited for too. Raises UndeliveredError if that can never
+        be, and TimedOutError after ``timeout``.
         """
         run(self._delivered(timeout))
 
@@ -111,18 +111,24 @@ class Group(Face):
     ) -> Sent:
         """Send a message to all, or to one member; wait for room, first come, first served.
 
-        When this returns the message has its number and is on its way, and will not be dropped. Timed out before that,
-        it was not sent, and leaves no gap. ``loopback`` says whether the sender gets it too, ``headers``
-        what is said of it beside its payload.
+        When this returns the message has its number and is on its way, and will not be dropped.
+        Timed out before that, it was not sent, and leaves no gap. ``loopback`` says whether the
+        sender gets it too, ``headers`` what is said of it beside its payload.
         """
         own = self._own
         if mode != Mode.ORDERED or timeout is not None or headers is not None:
-            return self.send_many((payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers)
+            return self.send_many(
+                (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
+            )
         plain = to is None and loopback is None
         if plain and own.lay(payload, receipt := Sent(own, None, 1)) is not None:
             return receipt
         accepted = own.send_at_once(payload, to, loopback)
-        sent = self.send_many((payload,), to, loopback=loopback) if accepted is None else Sent(own, accepted, 1)
+        sent = (
+            self.send_many((payload,), to, loopback=loopback)
+            if accepted is None
+            else Sent(own, accepted, 1)
+        )
         if plain:
             own.note_send()
         return sent
@@ -156,7 +162,9 @@ class Group(Face):
         headers: Headers | None = None,
     ) -> Sent | None:
         """Send a message if there is room now; None if there is not."""
-        sent = run(self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers))
+        sent = run(
+            self._own.send((payload,), to, mode, wait=False, loopback=loopback, headers=headers)
+        )
         return None if sent is None else receipt(Sent, self._own, sent)
 
     # Receiving
@@ -172,7 +180,9 @@ class Group(Face):
             return message
         until_ns = deadline(timeout)
         own.lead(until_ns)
-        return own.next_at_hand() or cast("Message | None", run(own.receive(own.inbox.next_item, until_ns)))
+        return own.next_at_hand() or cast(
+            "Message | None", run(own.receive(own.inbox.next_item, until_ns))
+        )
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over messages many at a time: those of one sender that came together."""
@@ -181,7 +191,9 @@ class Group(Face):
             found = own.batch_at_hand()
             if found is None:
                 own.lead(None)
-                found = own.batch_at_hand() or cast("Batch | None", run(own.receive(own.inbox.next_batch)))
+                found = own.batch_at_hand() or cast(
+                    "Batch | None", run(own.receive(own.inbox.next_batch))
+                )
             if found is None:
                 return
             yield found
@@ -219,8 +231,8 @@ class Group(Face):
     def request(self, payload: Payload, to: To, *, timeout: Time | None = 30.0) -> bytes:
         """Ask a member, and return its answer.
 
-        Raises DepartedError if it leaves before it has answered, RequestError if it could not do what was asked, and
-        TimedOutError after ``timeout``.
+        Raises DepartedError if it leaves before it has answered, RequestError if it could not do
+        what was asked, and TimedOutError after ``timeout``.
         """
         return run(self._own.request(payload, to, timeout))
 
@@ -230,7 +242,9 @@ class Group(Face):
 
     def on_request(self, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
         """Answer requests, one after the other, in a thread: with what ``handler`` returns; what it raises is told."""
-        threading.Thread(target=_serve, args=(self._own, handler), name="gapless requests", daemon=True).start()
+        threading.Thread(
+            target=_serve, args=(self._own, handler), name="gapless requests", daemon=True
+        ).start()
         return handler
 
     # Everything else

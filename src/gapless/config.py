@@ -1,9 +1,10 @@
 """Every knob of a member, in one frozen value.
 
-There are four ways to make a :class:`Config`, and all of them check every value and how the values fit together:
-``Config.make(xmit_interval="200ms")`` in Python, :meth:`Config.from_toml` and :meth:`Config.load` for TOML, and
-:meth:`Config.from_properties` for a line such as ``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the
-inner form, nanoseconds and bytes. What is wrong is always a :class:`gapless.errors.ConfigError` that names the knob.
+There are four ways to make a :class:`Config`, and all of them check every value and how the values
+fit together: ``Config.make(xmit_interval="200ms")`` in Python, :meth:`Config.from_toml` and
+:meth:`Config.load` for TOML, and :meth:`Config.from_properties` for a line such as
+``capacity=64;xmit_interval=500``. ``Config(...)`` itself takes the inner form, nanoseconds and
+bytes. What is wrong is always a :class:`gapless.errors.ConfigError` that names the knob.
 """
 
 from __future__ import annotations
@@ -13,9 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
+from gapless.config_fields import (
+    Knob,
+    Value,
+    choice,
+    count,
+    duration,
+    flag,
+    percent,
+    size,
+    unknown_knob,
+)
+from gapless.delivery_mode import MOST_OUT_OF_BAND
 from gapless.errors import ConfigError
-from gapless.knobs import Knob, Value, choice, count, duration, flag, percent, size, unknown_knob
-from gapless.modes import MOST_OUT_OF_BAND
 from gapless.profiles import GROUP, ONE_TO_ONE, Profile
 
 if TYPE_CHECKING:
@@ -57,7 +68,9 @@ class Config:
         get_args(WindowKind),
         "A fixed window makes the sender wait when it is full; a growing one takes whatever comes.",
     )
-    capacity: int = count(16384, "Messages that a fixed window holds.", minimum=1, maximum=1_048_576)
+    capacity: int = count(
+        16384, "Messages that a fixed window holds.", minimum=1, maximum=1_048_576
+    )
     far_limit: int = count(
         262_144,
         "How far above the delivered mark a growing window still takes a seqno.",
@@ -67,7 +80,9 @@ class Config:
     window_bytes: int = size("16MiB", "Bytes that a window holds.", minimum="1KiB")
 
     ack_threshold: int = count(
-        0, "Deliveries after which an ack goes out at once; 0 means a quarter of the capacity.", maximum=1_048_576
+        0,
+        "Deliveries after which an ack goes out at once; 0 means a quarter of the capacity.",
+        maximum=1_048_576,
     )
     ack_delay_ns: int = duration("10ms", "Longest time that an ack is owed before it goes out.")
 
@@ -79,15 +94,21 @@ class Config:
         " the fixed timer of all three when adaptive_grace is off. 0 switches retransmission off.",
     )
     adaptive_grace: bool = flag(True, "Whether the grace of a gap follows the measured round trip.")
-    min_grace_ns: int = duration("1ms", "Shortest grace that a fresh gap gets before it is asked for.")
-    min_retry_ns: int = duration("5ms", "Shortest pause before the same gap is asked for again.", minimum="1us")
+    min_grace_ns: int = duration(
+        "1ms", "Shortest grace that a fresh gap gets before it is asked for."
+    )
+    min_retry_ns: int = duration(
+        "5ms", "Shortest pause before the same gap is asked for again.", minimum="1us"
+    )
     initial_round_trip_ns: int = duration(
         "10ms", "Round trip that is assumed until one has been measured.", minimum="1us"
     )
     jitter_percent: int = percent(
         25, "Share of a repair timer that is drawn at random, so that members do not ask at once."
     )
-    max_xmit_req_size: int = count(1024, "Seqnos that one nak names at most; 0 means what fits a frame.", maximum=2**31)
+    max_xmit_req_size: int = count(
+        1024, "Seqnos that one nak names at most; 0 means what fits a frame.", maximum=2**31
+    )
 
     use_mcast_xmit: RepairTo = choice(
         "auto",
@@ -96,7 +117,8 @@ class Config:
         aliases=((True, "always"), (False, "never")),
     )
     xmit_from_random_member: bool = flag(
-        False, "Whether a receiver asks any member that may hold a message, rather than its origin (nakack)."
+        False,
+        "Whether a receiver asks any member that may hold a message, rather than its origin (nakack).",
     )
     discard_delivered: bool = flag(
         False, "Whether receivers forget what they have delivered before it is stable (nakack)."
@@ -104,13 +126,19 @@ class Config:
     stability_interval_ns: int = duration(
         "250ms", "Time between two votes on what is stable, while something is not.", minimum="1ms"
     )
-    stability_bytes: int = size("1MiB", "Bytes received after which a member votes at once.", minimum="1B")
-    repair_budget_bytes: int = size("8MiB", "Bytes of repairs that a member sends per xmit_interval.", minimum="256B")
+    stability_bytes: int = size(
+        "1MiB", "Bytes received after which a member votes at once.", minimum="1B"
+    )
+    repair_budget_bytes: int = size(
+        "8MiB", "Bytes of repairs that a member sends per xmit_interval.", minimum="256B"
+    )
     tail_delay_ns: int = duration(
         "20ms", "Quiet time after the last data before a sender announces its tail.", minimum="1us"
     )
 
-    max_frame_bytes: int = size("1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B")
+    max_frame_bytes: int = size(
+        "1400B", "Largest frame that is sent.", minimum="256B", maximum="65000B"
+    )
     max_run_bytes: int = size(
         "60000B",
         "Bytes of messages that are numbered, stored and sent as one, unless a frame holds more.",
@@ -127,30 +155,51 @@ class Config:
         "What the checksum of a datagram covers: everything (all), everything but messages (headers), or everything"
         " unless it stays within this machine (auto).",
     )
-    max_message_bytes: int = size("64MiB", "Largest message that is sent or put together.", minimum="1B")
-    max_batch_size: int = count(0, "Messages that one delivery hands out at most; 0 means no limit.")
+    max_message_bytes: int = size(
+        "64MiB", "Largest message that is sent or put together.", minimum="1B"
+    )
+    max_batch_size: int = count(
+        0, "Messages that one delivery hands out at most; 0 means no limit."
+    )
     max_unconsumed: int = count(
         0, "Messages that may be handed out and not yet reported as consumed; 0 means no limit."
     )
-    become_server_queue_size: int = count(50, "Runs that are kept of a stream whose start is not known yet.")
+    become_server_queue_size: int = count(
+        50, "Runs that are kept of a stream whose start is not known yet."
+    )
     stall_after_ns: int = duration(
-        "2s", "Age at which a gap that nobody will repair is reported as a stall.", minimum="1ms", maximum="24h"
+        "2s",
+        "Age at which a gap that nobody will repair is reported as a stall.",
+        minimum="1ms",
+        maximum="24h",
     )
     on_stall: OnStall = choice(
-        "report", get_args(OnStall), "Whether a stall is only reported, or also switches retransmission on."
+        "report",
+        get_args(OnStall),
+        "Whether a stall is only reported, or also switches retransmission on.",
     )
     max_out_of_band: int = count(
-        1024, "Out-of-band messages that may wait for acks; more have to wait.", minimum=1, maximum=MOST_OUT_OF_BAND
+        1024,
+        "Out-of-band messages that may wait for acks; more have to wait.",
+        minimum=1,
+        maximum=MOST_OUT_OF_BAND,
     )
-    conn_expiry_timeout_ns: int = duration("2min", "Idle time after which a connection is closing; 0 means never.")
+    conn_expiry_timeout_ns: int = duration(
+        "2min", "Idle time after which a connection is closing; 0 means never."
+    )
     conn_close_timeout_ns: int = duration(
         "4min", "Time after which a connection that is closing is closed; 0 means never."
     )
     sync_min_interval_ns: int = duration(
-        "200ms", "Shortest time between two questions for the first message of a connection.", minimum="1us"
+        "200ms",
+        "Shortest time between two questions for the first message of a connection.",
+        minimum="1us",
     )
     receive_buffer_bytes: int = size(
-        "208KiB", "What this member tells the senders that its socket buffer takes.", minimum="1KiB", maximum="2GiB"
+        "208KiB",
+        "What this member tells the senders that its socket buffer takes.",
+        minimum="1KiB",
+        maximum="2GiB",
     )
     frames_ahead: int = count(
         512,
@@ -159,7 +208,10 @@ class Config:
         maximum=1_048_576,
     )
     pin_after_ns: int = duration(
-        "5s", "How long a member may pin the window before an event names it.", minimum="1ms", maximum="24h"
+        "5s",
+        "How long a member may pin the window before an event names it.",
+        minimum="1ms",
+        maximum="24h",
     )
     on_pin: OnPin = choice(
         "warn",
@@ -169,21 +221,31 @@ class Config:
     )
 
     heartbeat_interval_ns: int = duration(
-        "1s", "Time after which a member that has sent nothing else shows that it lives.", minimum="1ms"
+        "1s",
+        "Time after which a member that has sent nothing else shows that it lives.",
+        minimum="1ms",
     )
-    suspect_after_ns: int = duration("5s", "Silence after which a member is suspected.", minimum="1ms")
+    suspect_after_ns: int = duration(
+        "5s", "Silence after which a member is suspected.", minimum="1ms"
+    )
     verify_timeout_ns: int = duration(
-        "1s", "Time in which a suspected member may still answer before it is expelled.", minimum="1ms"
+        "1s",
+        "Time in which a suspected member may still answer before it is expelled.",
+        minimum="1ms",
     )
     monitors: int = count(2, "Members that watch each member.", minimum=1, maximum=64)
     found_after_ns: int = duration(
         "1s", "Time in which a new member looks for a group before it founds one.", minimum="1ms"
     )
     join_interval_ns: int = duration(
-        "200ms", "Shortest time between two tries to join, to leave, or to bring a member a view.", minimum="1ms"
+        "200ms",
+        "Shortest time between two tries to join, to leave, or to bring a member a view.",
+        minimum="1ms",
     )
     join_timeout_ns: int = duration(
-        "1s", "Time in which a new member must confirm its view before others are told.", minimum="1ms"
+        "1s",
+        "Time in which a new member must confirm its view before others are told.",
+        minimum="1ms",
     )
     send_gap_ns: int = duration(
         "500us",
@@ -191,24 +253,36 @@ class Config:
         " each leave at once.",
         maximum="100ms",
     )
-    view_gap_ns: int = duration("20ms", "Time in which joins and leaves are gathered into one view.")
+    view_gap_ns: int = duration(
+        "20ms", "Time in which joins and leaves are gathered into one view."
+    )
     merge_interval_ns: int = duration(
-        "2s", "Time between two beacons by which the coordinators of separate views find each other.", minimum="1ms"
+        "2s",
+        "Time between two beacons by which the coordinators of separate views find each other.",
+        minimum="1ms",
     )
     leave_timeout_ns: int = duration(
-        "10s", "Time in which a leaving member waits for acks and for the group to take note.", minimum="1ms"
+        "10s",
+        "Time in which a leaving member waits for acks and for the group to take note.",
+        minimum="1ms",
     )
     hold_timeout_ns: int = duration(
-        "1min", "Time for which the place of a durable member is kept while it is away.", maximum="24h"
+        "1min",
+        "Time for which the place of a durable member is kept while it is away.",
+        maximum="24h",
     )
     on_hold_full: OnHoldFull = choice(
         "wait",
         get_args(OnHoldFull),
         "What comes of a window that is full because a durable member is away: sends wait, or its place is released.",
     )
-    state_window_bytes: int = size("256KiB", "Bytes of a state that are asked for at once.", minimum="1KiB")
+    state_window_bytes: int = size(
+        "256KiB", "Bytes of a state that are asked for at once.", minimum="1KiB"
+    )
     state_backlog_bytes: int = size(
-        "64MiB", "Bytes of messages that a new member keeps while it waits for the state.", minimum="1KiB"
+        "64MiB",
+        "Bytes of messages that a new member keeps while it waits for the state.",
+        minimum="1KiB",
     )
     state_timeout_ns: int = duration(
         "5s", "Silence of one that gives the state after which another is asked.", minimum="1ms"
@@ -249,7 +323,8 @@ class Config:
     def make(cls, **knobs: object) -> Config:
         """Return a config with the named knobs set, durations and sizes as text: ``make(xmit_interval="200ms")``.
 
-        What a profile sets by itself (``profile="ordered"`` switches retransmission off) holds unless it is named too.
+        What a profile sets by itself (``profile="ordered"`` switches retransmission off) holds
+        unless it is named too.
         """
         return cls(**_with_defaults(_read(knobs)))
 
@@ -265,7 +340,9 @@ class Config:
         for part in table.split(".") if table else ():
             found = found.get(part) if isinstance(found, dict) else None
         if not isinstance(found, dict):
-            raise ConfigError(f"there is no table [{table}]; add one, or name the table that holds the knobs")
+            raise ConfigError(
+                f"there is no table [{table}]; add one, or name the table that holds the knobs"
+            )
         return cls.make(**found)
 
     @classmethod
@@ -284,14 +361,17 @@ class Config:
     def from_properties(cls, text: str) -> Config:
         """Return the config of a line such as ``capacity=64;xmit_interval=500``.
 
-        The form is that of JGroups, and so is its convention that a bare duration counts milliseconds. A duration or
-        size may carry a unit as well. The names that JGroups has for some knobs are understood too.
+        The form is that of JGroups, and so is its convention that a bare duration counts
+        milliseconds. A duration or size may carry a unit as well. The names that JGroups has for
+        some knobs are understood too.
         """
         values: dict[str, Any] = {}
         for part in text.strip().removesuffix(";").split(";") if text.strip() else ():
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or not key or not value:
-                raise ConfigError(f"{part.strip()!r} is not a property; write name=value;name=value")
+                raise ConfigError(
+                    f"{part.strip()!r} is not a property; write name=value;name=value"
+                )
             knob, value = _property(key, value)
             if knob.name in values:
                 raise ConfigError(f"{key} sets {knob.key} a second time; keep one of them")
@@ -307,7 +387,9 @@ class Config:
         if values.get("profile", self.profile) != self.profile:
             before = _read(self.row.defaults)
             left = {
-                name: KNOBS_BY_NAME[name].default for name, set_to in before.items() if getattr(self, name) == set_to
+                name: KNOBS_BY_NAME[name].default
+                for name, set_to in before.items()
+                if getattr(self, name) == set_to
             }
             values = {**left, **_with_defaults(values)}
         return dataclasses.replace(self, **values)
@@ -325,9 +407,19 @@ class Config:
 
     def _check_pairs(self) -> None:
         if self.ack_threshold > self.capacity:
-            raise _pair_error(self, "ack_threshold", "capacity", "or no ack would go out before the window is full")
+            raise _pair_error(
+                self,
+                "ack_threshold",
+                "capacity",
+                "or no ack would go out before the window is full",
+            )
         if self.window == "growing" and self.far_limit < self.capacity:
-            raise _pair_error(self, "capacity", "far_limit", "or a growing window would hold less than a fixed one")
+            raise _pair_error(
+                self,
+                "capacity",
+                "far_limit",
+                "or a growing window would hold less than a fixed one",
+            )
         if self.retransmits and self.min_grace_ns > self.xmit_interval_ns:
             raise _pair_error(self, "min_grace", "xmit_interval", "which bounds it from above")
         if self.retransmits and self.min_retry_ns > self.xmit_interval_ns:
@@ -338,8 +430,14 @@ class Config:
                 "nobody but the origin can repair it; set one of them to false"
             )
         if self.max_frame_bytes > self.repair_budget_bytes:
-            raise _pair_error(self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired")
-        if self.on_pin == "expel" and self.retransmits and self.pin_after_ns < 2 * self.xmit_interval_ns:
+            raise _pair_error(
+                self, "max_frame_bytes", "repair_budget_bytes", "or a full frame is never repaired"
+            )
+        if (
+            self.on_pin == "expel"
+            and self.retransmits
+            and self.pin_after_ns < 2 * self.xmit_interval_ns
+        ):
             values = self.as_dict()
             raise ConfigError(
                 f"pin_after = {values['pin_after']!r} with xmit_interval = {values['xmit_interval']!r} and on_pin = "

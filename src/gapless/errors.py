@@ -1,8 +1,8 @@
 """Two kinds of wrong: mine and theirs.
 
-A caller's mistake raises a :class:`LocalProtocolError` (or a :class:`ConfigError`) at the caller. A peer's
-mistake is a :class:`RemoteProtocolError`: the datagram is dropped, counted under its reason, and changes no
-state. Any other exception is a bug.
+A caller's mistake raises a :class:`LocalProtocolError` (or a :class:`ConfigError`) at the caller. A
+peer's mistake is a :class:`RemoteProtocolError`: the datagram is dropped, counted under its reason,
+and changes no state. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LocalProtocolError(GaplessError):
 class RemoteProtocolError(GaplessError):
     """A datagram is not what the wire format allows.
 
-    ``reason`` is one short word from :data:`gapless.wire.fields.REASONS` (of a locator, ``locator``), fit for a
-    counter; the message adds detail.
+    ``reason`` is one short word from :data:`gapless.wire.primitives.REASONS` (of a locator,
+    ``locator``), fit for a counter; the message adds detail.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:

@@ -1,6 +1,7 @@
 """What ``group.events()`` gives beside messages; each says in its docstring what has happened."""
 
-from gapless.core.ready import (
+from gapless.group.message import ViewChange
+from gapless.protocol.ready import (
     Discarded,
     Expelled,
     Held,
@@ -14,7 +15,6 @@ from gapless.core.ready import (
     Suspected,
     Undelivered,
 )
-from gapless.face.message import ViewChange
 
 __all__ = [
     "Discarded",

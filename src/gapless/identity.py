@@ -1,7 +1,8 @@
 """Who is who: addresses with incarnations, views, digests, group ids.
 
-An address names one *life* of one member. A process that comes back has a higher incarnation, so its address is
-a new one, and nothing of the former life (seqnos, acks, frames still flying) can be mistaken for the new.
+An address names one *life* of one member. A process that comes back has a higher incarnation, so
+its address is a new one, and nothing of the former life (seqnos, acks, frames still flying) can be
+mistaken for the new.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class View(NamedTuple):
 class Place(NamedTuple):
     """A member's place in a roster: its address, its durable name (empty if it has none), and where it is reached.
 
-    ``locator`` is what a transport needs to reach the member; the machine hands it on and does not look inside.
+    ``locator`` is what a transport needs to reach the member; the machine hands it on and does not
+    look inside.
     """
 
     address: Address
@@ -56,8 +58,8 @@ class Place(NamedTuple):
 class Roster(NamedTuple):
     """A view with everything that its members need to know of each other.
 
-    ``away`` are the places of durable members that are not here and may come back, under the address of their last
-    life.
+    ``away`` are the places of durable members that are not here and may come back, under the
+    address of their last life.
     """
 
     id: ViewId

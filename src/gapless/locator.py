@@ -1,16 +1,20 @@
 """Where one member is reached: an address of the network, with its one form in bytes and its one form in text.
 
-The machine carries locators and does not look inside; a transport and discovery do. In bytes a locator is
+The machine carries locators and does not look inside; a transport and discovery do. In bytes a
+locator is
 
-    IPv4:   4, the 4 bytes of the address, the port (2 bytes)                                   7 bytes
-    IPv6:   6, the 16 bytes of the address, the port (2 bytes), the scope (4 bytes)            23 bytes
+    IPv4:   4, the 4 bytes of the address, the port (2 bytes)                                   7
+    bytes IPv6:   6, the 16 bytes of the address, the port (2 bytes), the scope (4 bytes)
+    23 bytes
 
-with numbers little-endian, as everywhere on the wire. In text it is ``192.0.2.1:7800``, ``[2001:db8::1]:7800`` or
-``[fe80::1%2]:7800``. Each locator has one form only: an IPv4 address in IPv6 clothes is an IPv4 address.
+with numbers little-endian, as everywhere on the wire. In text it is ``192.0.2.1:7800``,
+``[2001:db8::1]:7800`` or ``[fe80::1%2]:7800``. Each locator has one form only: an IPv4 address in
+IPv6 clothes is an IPv4 address.
 
-The scope says through which interface a link-local address is reached, by the number that this interface has *on the
-machine that uses it*. On another machine the interface may have another number; members that are to be found by
-link-local addresses need machines that agree on it, and are better off with other addresses.
+The scope says through which interface a link-local address is reached, by the number that this
+interface has *on the machine that uses it*. On another machine the interface may have another
+number; members that are to be found by link-local addresses need machines that agree on it, and are
+better off with other addresses.
 """
 
 from __future__ import annotations
@@ -47,18 +51,28 @@ class Locator:
 
     def __post_init__(self) -> None:
         if len(self.packed) not in {4, 16}:
-            raise ConfigError(f"an address has 4 bytes (IPv4) or 16 (IPv6), this one has {len(self.packed)}")
+            raise ConfigError(
+                f"an address has 4 bytes (IPv4) or 16 (IPv6), this one has {len(self.packed)}"
+            )
         if not 1 <= self.port <= 65535:
-            raise ConfigError(f"port {self.port} cannot be reached; a port is a number from 1 to 65535")
+            raise ConfigError(
+                f"port {self.port} cannot be reached; a port is a number from 1 to 65535"
+            )
         if not 0 <= self.scope <= U32_MAX:
-            raise ConfigError(f"scope {self.scope} is no number of an interface; expected 0 to {U32_MAX}")
+            raise ConfigError(
+                f"scope {self.scope} is no number of an interface; expected 0 to {U32_MAX}"
+            )
         ip = self.ip
         if ip.is_unspecified or ip.is_multicast or ip == IPv4Address("255.255.255.255"):
-            raise ConfigError(f"{ip} is not the address of one member; name the address that others reach it at")
+            raise ConfigError(
+                f"{ip} is not the address of one member; name the address that others reach it at"
+            )
         if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
             raise ConfigError(f"{ip} is an IPv4 address in IPv6 clothes; write {ip.ipv4_mapped}")
         if self.scope and not (isinstance(ip, IPv6Address) and ip.is_link_local):
-            raise ConfigError(f"{ip} is not link-local, so it has no scope; leave %{self.scope} out")
+            raise ConfigError(
+                f"{ip} is not link-local, so it has no scope; leave %{self.scope} out"
+            )
 
     @property
     def ip(self) -> IPv4Address | IPv6Address:

@@ -1,8 +1,9 @@
 """The family: each published protocol is a row of policies, and nothing else.
 
-The machine in ``core/`` reads the row of its profile wherever generations differ; there is no second copy of anything.
-``GROUP`` holds the rows for messages to all, ``ONE_TO_ONE`` those for messages to one member. A row's ``defaults`` are
-the knobs that the profile sets where its user did not.
+The machine in ``core/`` reads the row of its profile wherever generations differ; there is no
+second copy of anything. ``GROUP`` holds the rows for messages to all, ``ONE_TO_ONE`` those for
+messages to one member. A row's ``defaults`` are the knobs that the profile sets where its user did
+not.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Acks = Literal["counted", "asked", "paced", "each", "periodic"]
 class Profile(NamedTuple):
     """One protocol.
 
-    ``release``: what lets a sender forget a message: the acks of all receivers, or a stability message.
-    ``tail``: what a sender does while the end of its stream is not known to have arrived: announce its marks, send the
-    last message again (if two looks in a row see the same marks), or send everything again.
-    ``numbering``: how long numbers go on: for a life of the member, for a view, or for a connection.
-    ``acks``: when a receiver acknowledges: after so many messages or a delay (counted), only where a message asks for
-    it (asked), once a batch but not more often than the gap between two acks (paced), at once for every frame (each),
-    or now and then (periodic).
+    ``release``: what lets a sender forget a message: the acks of all receivers, or a stability
+    message. ``tail``: what a sender does while the end of its stream is not known to have arrived:
+    announce its marks, send the last message again (if two looks in a row see the same marks), or
+    send everything again. ``numbering``: how long numbers go on: for a life of the member, for a
+    view, or for a connection. ``acks``: when a receiver acknowledges: after so many messages or a
+    delay (counted), only where a message asks for it (asked), once a batch but not more often than
+    the gap between two acks (paced), at once for every frame (each), or now and then (periodic).
     ``naks``: whether a receiver asks for what it misses.
     """
 

@@ -1,8 +1,9 @@
 """The run: a stretch of consecutive messages of one origin, and the unit of all work.
 
-A frame carries a run, a window stores runs, delivery hands out runs. Nothing here costs time per message until somebody
-asks for a single message. Lengths stay in the form of the wire (little-endian 16-bit numbers), so that a run is sent,
-stored, repaired and spooled without being taken apart.
+A frame carries a run, a window stores runs, delivery hands out runs. Nothing here costs time per
+message until somebody asks for a single message. Lengths stay in the form of the wire
+(little-endian 16-bit numbers), so that a run is sent, stored, repaired and spooled without being
+taken apart.
 """
 
 from __future__ import annotations
@@ -65,11 +66,23 @@ def length_table(sizes: Sequence[int]) -> bytes:
 class Run:
     """Consecutive messages ``first .. last`` of one origin. Immutable: parts are new runs.
 
-    ``lengths`` is the table of message lengths as it stands on the wire and ``payload`` the messages end to end.
-    ``view`` and ``sent_ns`` say in which view and when the origin sent the run; repairs keep both.
+    ``lengths`` is the table of message lengths as it stands on the wire and ``payload`` the
+    messages end to end. ``view`` and ``sent_ns`` say in which view and when the origin sent the
+    run; repairs keep both.
     """
 
-    __slots__ = ("count", "first", "flags", "last", "lengths", "origin", "payload", "sent_ns", "size_bytes", "view")
+    __slots__ = (
+        "count",
+        "first",
+        "flags",
+        "last",
+        "lengths",
+        "origin",
+        "payload",
+        "sent_ns",
+        "size_bytes",
+        "view",
+    )
 
     def __init__(
         self,
@@ -175,14 +188,17 @@ class Run:
     def cuts(self, room_bytes: int) -> list[tuple[int, int, int, int]]:
         """Return where to cut, so that each part costs at most ``room_bytes``, or is one message.
 
-        Of each part: the numbers of its first message and of the one behind its last, and the same in the payload.
+        Of each part: the numbers of its first message and of the one behind its last, and the same
+        in the payload.
         """
         count, one = self.count, self.lengths[:LENGTH_BYTES]
         if one * count == self.lengths:
             (size,) = _LENGTH.unpack(one)
             step = max(1, room_bytes // (size + LENGTH_BYTES))
             heads = range(0, count, step)
-            return [(head, tail := min(head + step, count), head * size, tail * size) for head in heads]
+            return [
+                (head, tail := min(head + step, count), head * size, tail * size) for head in heads
+            ]
         ends = list(accumulate(self.message_lengths(), initial=0))
         costs = [end + LENGTH_BYTES * at for at, end in enumerate(ends)]
         found = []
@@ -197,7 +213,12 @@ class Run:
         """Return parts that cost at most ``room_bytes`` each, or are one message."""
         if self.size_bytes <= room_bytes or self.count == 1:
             return [self]
-        return self.parts([(self.first + head, self.first + tail - 1) for head, tail, _, _ in self.cuts(room_bytes)])
+        return self.parts(
+            [
+                (self.first + head, self.first + tail - 1)
+                for head, tail, _, _ in self.cuts(room_bytes)
+            ]
+        )
 
     def _cut(self, first: int, last: int, ends: list[int]) -> Run:
         head, tail = first - self.first, last - self.first + 1
@@ -226,7 +247,15 @@ class Run:
         return self.count
 
     def _key(self) -> tuple[object, ...]:
-        return (self.first, self.payload, self.lengths, self.origin, self.flags, self.view, self.sent_ns)
+        return (
+            self.first,
+            self.payload,
+            self.lengths,
+            self.origin,
+            self.flags,
+            self.view,
+            self.sent_ns,
+        )
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Run) and self._key() == other._key())
@@ -244,7 +273,14 @@ class _Unjoined(Run):
     __slots__ = ()
 
     def _begin(
-        self, origin: Address, first: int, lengths: bytes, payload_bytes: int, flags: int, view: int, sent_ns: int
+        self,
+        origin: Address,
+        first: int,
+        lengths: bytes,
+        payload_bytes: int,
+        flags: int,
+        view: int,
+        sent_ns: int,
     ) -> None:
         self.origin = origin
         self.first = first
@@ -258,7 +294,15 @@ class _Unjoined(Run):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Become a plain run elsewhere."""
-        return Run, (self.origin, self.first, self.lengths, self.payload, self.flags, self.view, self.sent_ns)
+        return Run, (
+            self.origin,
+            self.first,
+            self.lengths,
+            self.payload,
+            self.flags,
+            self.view,
+            self.sent_ns,
+        )
 
 
 class RunApart(_Unjoined):
@@ -304,8 +348,8 @@ class RunApart(_Unjoined):
 class RunWithin(_Unjoined):
     """A large run as it came: its messages stay within their datagrams until somebody wants them.
 
-    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of them, if they came
-    in one datagram.
+    Who takes them one by one, or looks at them where they are (``buffer``), saves a copy of all of
+    them, if they came in one datagram.
     """
 
     __slots__ = ("_where",)

@@ -1,7 +1,8 @@
 """Durations and sizes, to and from text.
 
-Inside, a duration is a whole number of nanoseconds and a size a whole number of bytes. A person writes ``"500ms"`` or
-``"16MiB"``. What :func:`format_duration` and :func:`format_size` print, the parsers read back to the same number.
+Inside, a duration is a whole number of nanoseconds and a size a whole number of bytes. A person
+writes ``"500ms"`` or ``"16MiB"``. What :func:`format_duration` and :func:`format_size` print, the
+parsers read back to the same number.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def parse_duration(text: str) -> int:
     """Return the nanoseconds that a text such as ``"500ms"`` or ``"1.5s"`` names."""
     number, unit = _split(text, "a duration", _DURATION_NS, '"500ms"')
     if not unit:
-        raise ConfigError(f'a duration needs a unit; write "{text.strip()}ms" if you mean milliseconds')
+        raise ConfigError(
+            f'a duration needs a unit; write "{text.strip()}ms" if you mean milliseconds'
+        )
     return _whole(number * _DURATION_NS[unit], text, "nanoseconds")
 
 
@@ -68,7 +71,9 @@ def _split(text: str, what: str, units: dict[str, int], example: str) -> tuple[F
         raise ConfigError(f"expected {what} such as {example}")
     number, unit = match.groups()
     if len(number) > MOST_DIGITS:
-        raise ConfigError(f"a number of {len(number)} digits is too long for {what}; the most is {MOST_DIGITS}")
+        raise ConfigError(
+            f"a number of {len(number)} digits is too long for {what}; the most is {MOST_DIGITS}"
+        )
     unit = "us" if unit == "µs" else unit
     if unit and unit not in units:
         raise ConfigError(f"unknown unit {unit!r}; the units of {what} are {', '.join(units)}")
@@ -86,4 +91,6 @@ def _format(number: int, units: dict[str, int], *, zero: str) -> str:
         raise ValueError(f"a duration or size is never negative, but this is {number}")
     if number == 0:
         return zero
-    return next(f"{number // factor}{unit}" for unit, factor in units.items() if number % factor == 0)
+    return next(
+        f"{number // factor}{unit}" for unit, factor in units.items() if number % factor == 0
+    )

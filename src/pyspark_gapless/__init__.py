@@ -1,17 +1,17 @@
 """Gapless on Spark: ``spark.readStream.format("gapless")`` and ``df.writeStream.format("gapless")``.
 
-Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``. Names are imported
-when somebody asks for them, so ``pyspark_gapless.java`` and others that need no Spark work without it. A session comes
-from :func:`pyspark_gapless.session.session`.
+Spark finds ``DefaultSource`` by itself in every package of which the name begins with ``pyspark_``.
+Names are imported when somebody asks for them, so ``pyspark_gapless.runtime.java`` and others that
+need no Spark work without it. A session comes from :func:`pyspark_gapless.session.session`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_gapless.source import DefaultSource as DefaultSource, register as register
+    from pyspark_gapless.datasource import DefaultSource as DefaultSource, register as register
 
-_WHERE = {"DefaultSource": "source", "register": "source"}
+_WHERE = {"DefaultSource": "datasource", "register": "datasource"}
 """Where each name stands. None may be called as a module of this package is: the module would take its place."""
 
 

@@ -1,7 +1,8 @@
 """The one place that makes a :class:`~pyspark.sql.SparkSession`.
 
-``session()`` runs on this machine; ``session(master="spark://…")``, ``sc://…``, ``yarn`` and ``k8s://…``, the
-environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the same program elsewhere.
+``session()`` runs on this machine; ``session(master="spark://…")``, ``sc://…``, ``yarn`` and
+``k8s://…``, the environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the same
+program elsewhere.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError, GaplessError
-from pyspark_gapless import archive, java
-from pyspark_gapless.cache import cache_directory, write_whole
-from pyspark_gapless.installed import GET_CONNECT, Installed, SparkMissingError, look
-from pyspark_gapless.interpreter import interpreter, is_ours
-from pyspark_gapless.settings import (
+from pyspark_gapless.runtime import class_archive, java
+from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
+from pyspark_gapless.runtime.package_zip import package_root, package_zip
+from pyspark_gapless.runtime.python_executable import interpreter, is_ours
+from pyspark_gapless.runtime.spark_config import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
     Master,
@@ -27,7 +28,7 @@ from pyspark_gapless.settings import (
     read_master,
     told_outside,
 )
-from pyspark_gapless.shipping import package_root, package_zip
+from pyspark_gapless.runtime.spark_install import GET_CONNECT, Installed, SparkMissingError, look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,11 +68,13 @@ def session(
 
     Args:
         name: The name that Spark shows.
-        master: Where Spark runs. Without it ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or ``SPARK_MASTER`` say it, then what
-            Spark was told by its own means, and else it is ``local[*]``.
-        settings: Settings of Spark; they win over all others. ``True`` and numbers may be given as they are.
-        ship: Whether executors are sent the code of this package; unless told otherwise, wherever they are other
-            processes.
+        master: Where Spark runs. Without it ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or
+            ``SPARK_MASTER`` say it, then what Spark was told by its own means, and else it is
+            ``local[*]``.
+        settings: Settings of Spark; they win over all others. ``True`` and numbers may be given as
+        they are.
+        ship: Whether executors are sent the code of this package; unless told otherwise, wherever
+            they are other processes.
         log_level: How much Spark says on standard error, one of :data:`LEVELS`.
 
     Raises:
@@ -84,7 +87,9 @@ def session(
     if log_level.upper() not in LEVELS:
         raise ConfigError(f"log_level is {log_level!r}; expected one of {', '.join(LEVELS)}")
     own = {key: _text(key, value) for key, value in (settings or {}).items()}
-    master = own.pop("spark.remote", None) or own.pop("spark.master", None) if master is None else master
+    master = (
+        own.pop("spark.remote", None) or own.pop("spark.master", None) if master is None else master
+    )
     present = running()
     if present is not None:
         return _adapt(present, master, own)
@@ -137,7 +142,11 @@ def running() -> SparkSession | None:
         return active
     from pyspark import SparkContext
 
-    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+    return (
+        SparkSession.builder.getOrCreate()
+        if SparkContext._active_spark_context is not None
+        else None
+    )
 
 
 def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) -> SparkSession:
@@ -157,7 +166,9 @@ def _adapt(running: SparkSession, master: str | None, own: Mapping[str, str]) ->
         else:
             fixed.append(f"{key} is {running.conf.get(key, 'not set')}, not {value}")
     if fixed:
-        raise SessionError(f"a session runs already, and {'; '.join(fixed)}: stop it first, with spark.stop()")
+        raise SessionError(
+            f"a session runs already, and {'; '.join(fixed)}: stop it first, with spark.stop()"
+        )
     return running
 
 
@@ -182,14 +193,23 @@ def _prepare(master: Master, here: Installed) -> None:
     """See to what Spark takes from the environment when it starts."""
     if master.kind == "connect":
         if not here.connect:
-            raise SparkMissingError(f"{master.url} is reached over gRPC, which is not installed", GET_CONNECT)
+            raise SparkMissingError(
+                f"{master.url} is reached over gRPC, which is not installed", GET_CONNECT
+            )
         return
     if not here.jars:
-        raise SparkMissingError(f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}")
+        raise SparkMissingError(
+            f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}"
+        )
     os.environ.pop("SPARK_REMOTE", None)
-    if master.kind in {"local", "local-cluster", "standalone"} and is_ours(os.environ.get("PYSPARK_PYTHON", "")):
-        os.environ["PYSPARK_PYTHON"] = interpreter(here.home) if master.kind == "local" else sys.executable
-    # The Python processes of the driver's side (and of a local Spark all of them) import what this process imports.
+    if master.kind in {"local", "local-cluster", "standalone"} and is_ours(
+        os.environ.get("PYSPARK_PYTHON", "")
+    ):
+        os.environ["PYSPARK_PYTHON"] = (
+            interpreter(here.home) if master.kind == "local" else sys.executable
+        )
+    # The Python processes of the driver's side (and of a local Spark all of them) import what this
+    # process imports.
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     root = str(package_root())
     if root not in paths:
@@ -204,15 +224,19 @@ def _jvm_options(master: Master, home: Path, level: str, runtime: java.Java) -> 
         content = _LOGGING.format(level=level.lower()).encode()
         file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
         logging = f"-Dlog4j2.configurationFile={file.as_uri()}"
-    shared = archive.options(runtime, home)
+    shared = class_archive.options(runtime, home)
     driver = " ".join(filter(None, [logging, shared]))
     executor = shared if master.kind != "local" and master.on_this_machine else ""
-    return {key: value for key, value in ((DRIVER_OPTIONS, driver), (EXECUTOR_OPTIONS, executor)) if value}
+    return {
+        key: value
+        for key, value in ((DRIVER_OPTIONS, driver), (EXECUTOR_OPTIONS, executor))
+        if value
+    }
 
 
 def _ship(spark: SparkSession) -> None:
     """Send the packages to executors, and register the source again: the one that Spark has found goes without them."""
-    from pyspark_gapless.source import register
+    from pyspark_gapless.datasource import register
 
     spark.addArtifacts(str(package_zip()), pyfile=True)
     register(spark)
@@ -230,5 +254,7 @@ def _start(name: str, master: Master, settings: Mapping[str, str]) -> SparkSessi
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        first = next(
+            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise SessionError(f"Spark does not start on {master.url}: {first}") from error

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.bench.processes import free_ports
+from gapless_lab.bench.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,14 @@ class Command:
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"},
         )
-        self._lines: dict[str, queue.Queue[bytes]] = {"stdout": queue.Queue(), "stderr": queue.Queue()}
+        self._lines: dict[str, queue.Queue[bytes]] = {
+            "stdout": queue.Queue(),
+            "stderr": queue.Queue(),
+        }
         self._said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-        self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in self._lines]
+        self._readers = [
+            threading.Thread(target=self._read, args=(name,), daemon=True) for name in self._lines
+        ]
         for reader in self._readers:
             reader.start()
 
@@ -82,7 +87,14 @@ class Stage:
         ports = free_ports(places)
         self._commands: list[Command] = []
         where = f"{ports[0]}-{ports[-1]}"
-        self.options = ["--host", "127.0.0.1", "--ports", where, "--discover", f"seeds://127.0.0.1:{where}"]
+        self.options = [
+            "--host",
+            "127.0.0.1",
+            "--ports",
+            where,
+            "--discover",
+            f"seeds://127.0.0.1:{where}",
+        ]
         self.options += ["--properties", "found_after=200ms;join_interval=50ms"]
 
     def start(self, name: str, *arguments: str) -> Command:

@@ -34,7 +34,7 @@ def helper() -> None: ...
 
 
 def checkout(root: Path, tests: str = TESTS, page: str = PAGE) -> Path:
-    for name, text in {"docs/behaviours.md": page, "tests/core/test_x.py": tests}.items():
+    for name, text in {"docs/behaviours.md": page, "tests/protocol/test_x.py": tests}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -53,10 +53,16 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, di
 
 
 def test_all_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    test = "tests/core/test_x.py::test_both"
+    test = "tests/protocol/test_x.py::test_both"
     assert answer(capsys, "--root", str(checkout(tmp_path))) == (
         0,
-        {"ids": 2, "tested": 2, "untested": [], "unknown": [], "tests": {"X1-01": [test], "X1-02": [test]}},
+        {
+            "ids": 2,
+            "tested": 2,
+            "untested": [],
+            "unknown": [],
+            "tests": {"X1-01": [test], "X1-02": [test]},
+        },
     )
 
 
@@ -66,9 +72,11 @@ def test_a_behaviour_without_a_test(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_mark_that_names_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = answer(capsys, "--root", str(checkout(tmp_path, TESTS.replace('"X1-02"', '"X1-02", "X1-99"'))))
+    code, found = answer(
+        capsys, "--root", str(checkout(tmp_path, TESTS.replace('"X1-02"', '"X1-02", "X1-99"')))
+    )
     assert (code, found["untested"], found["unknown"]) == (1, [], ["X1-99"])
-    assert found["tests"]["X1-99"] == ["tests/core/test_x.py::test_both"]  # type: ignore[index]
+    assert found["tests"]["X1-99"] == ["tests/protocol/test_x.py::test_both"]  # type: ignore[index]
 
 
 def test_the_checkout_is_found_from_a_folder_inside(
@@ -83,7 +91,13 @@ def test_a_table_for_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run(["behaviours", "--root", str(checkout(tmp_path, tests))]) == 1
     out = capsys.readouterr().out
     assert "━" in out
-    for text in ("The first thing.", "test_both", "2 behaviours, 1 of them", "no test shows X1-01", "Y-01 is not in"):
+    for text in (
+        "The first thing.",
+        "test_both",
+        "2 behaviours, 1 of them",
+        "no test shows X1-01",
+        "Y-01 is not in",
+    ):
         assert text in out
 
 
@@ -113,7 +127,7 @@ def test_a_bad_checkout_gets_one_clear_line(
     spoil: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = checkout(tmp_path)
-    page, test = root / "docs/behaviours.md", root / "tests/core/test_x.py"
+    page, test = root / "docs/behaviours.md", root / "tests/protocol/test_x.py"
     actions: dict[str, Callable[[], object]] = {
         "docs/behaviours.md": page.unlink,
         "tests": lambda: (root / "tests").rename(root / "other"),
@@ -121,7 +135,9 @@ def test_a_bad_checkout_gets_one_clear_line(
         "page with a row twice": lambda: page.write_text(PAGE + "| X1-01 | Again. | |\n"),
         "page that is not text": lambda: page.write_bytes(bytes(range(256))),
         "test that is not Python": lambda: test.write_text("def test_(:\n"),
-        "mark that is worked out": lambda: test.write_text(TESTS.replace('"X1-01", "X1-02"', "*IDS")),
+        "mark that is worked out": lambda: test.write_text(
+            TESTS.replace('"X1-01", "X1-02"', "*IDS")
+        ),
     }
     actions[spoil]()
     _complains(["behaviours", "--root", str(root)], hint, capsys)
@@ -169,7 +185,10 @@ def _complains(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[st
             "@mark.behaviour('A')\nclass TestX:\n def test_a(self): ...\n @mark.behaviour('B')\n def test_b(self): ...",
             [("TestX::test_a", "A"), ("TestX::test_b", "A"), ("TestX::test_b", "B")],
         ),
-        ("class TestX:\n  pytestmark = mark.behaviour('A')\n  def test_a(self): ...", [("TestX::test_a", "A")]),
+        (
+            "class TestX:\n  pytestmark = mark.behaviour('A')\n  def test_a(self): ...",
+            [("TestX::test_a", "A")],
+        ),
         ("@mark.behaviour('A')\nclass Helper:\n  def test_a(self): ...", []),
         (
             "@mark.parametrize('x', [param(1, marks=mark.behaviour('A')), 2])\ndef test_a(x): ...",

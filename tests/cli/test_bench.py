@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from gapless.bench.cells import percentile
-from gapless.bench.checking import Checker, numbered
 from gapless.cli.app import run
+from gapless_lab.bench.exactness import Checker, numbered
+from gapless_lab.bench.matrix import percentile
 
 QUICK = ["bench", "--seconds", "0.2", "--members", "2"]
 
 
-def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
+def measured(
+    capsys: pytest.CaptureFixture[str], *arguments: str
+) -> dict[str, list[dict[str, Any]]]:
     assert run([*QUICK, *arguments, "--json"]) == 0
     out, err = capsys.readouterr()
     assert not err
@@ -36,7 +38,12 @@ def test_a_group_is_measured_and_every_message_checked(capsys: pytest.CaptureFix
 def test_tcp_is_measured_too_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, "--size", "1000", "--transport", "tcp", "--loss", "0,0.1")
     (figure,), (skipped,) = found["figures"], found["skipped"]
-    assert (figure["transport"], figure["lost"], figure["duplicated"], figure["out_of_order"]) == ("tcp", 0, 0, 0)
+    assert (figure["transport"], figure["lost"], figure["duplicated"], figure["out_of_order"]) == (
+        "tcp",
+        0,
+        0,
+        0,
+    )
     assert (skipped["transport"], skipped["loss"]) == ("tcp", 0.1)
     assert "loses nothing" in skipped["reason"]
 
@@ -72,7 +79,12 @@ def test_the_checker_sees_what_is_wrong(size_bytes: int) -> None:
     checker.take(three + three)
     assert (checker.lost(5), checker.out_of_order, checker.duplicated) == (1, 1, 1)
     checker.take(four)
-    assert (checker.lost(5), checker.out_of_order, checker.duplicated, checker.count) == (0, 2, 1, 6)
+    assert (checker.lost(5), checker.out_of_order, checker.duplicated, checker.count) == (
+        0,
+        2,
+        1,
+        6,
+    )
 
 
 def test_percentiles() -> None:

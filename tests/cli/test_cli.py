@@ -46,7 +46,10 @@ WRONG = {
     "unknown profile": (["sim", "3", "--profile", "nakack5"], "nakack4"),
     "unknown knob": (["config", "--properties", "capacty=4"], "capacity"),
     "impossible value": (["config", "--properties", "capacity=-4"], "capacity"),
-    "impossible pair": (["sim", "3", "--properties", "capacity=4;ack_threshold=5"], "ack_threshold"),
+    "impossible pair": (
+        ["sim", "3", "--properties", "capacity=4;ack_threshold=5"],
+        "ack_threshold",
+    ),
     "no such config": (["sim", "3", "--config", "nowhere.toml"], "nowhere.toml"),
     "two sources": (["config", "--properties", "capacity=4", "--config", "x.toml"], "one of them"),
     "no such scenario": (["scenario", "nowhere.txt"], "nowhere.txt"),
@@ -60,15 +63,25 @@ WRONG = {
     "more seeds than there are": (["sim", "--seeds", "9" * 30], "seeds"),
     "a seed too large": (["sim", "9" * 30], "SEED"),
     "a number too long": (["config", "--properties", "capacity=" + "9" * 5000], "capacity"),
-    "a duration too long": (["config", "--properties", "xmit_interval=" + "9" * 5000 + "ms"], "digits"),
-    "knobs of a hunt": (["shrink", "--mutant", "ack of high", "--properties", "capacity=4"], "SEED"),
+    "a duration too long": (
+        ["config", "--properties", "xmit_interval=" + "9" * 5000 + "ms"],
+        "digits",
+    ),
+    "knobs of a hunt": (
+        ["shrink", "--mutant", "ack of high", "--properties", "capacity=4"],
+        "SEED",
+    ),
     "unknown profile of a hunt": (["shrink", "--all-mutants", "--profile", "foo"], "nakack4"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "hint"), WRONG.values(), ids=WRONG)
 def test_wrong_input_gets_one_clear_line(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    hint: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(arguments) == 2
@@ -116,7 +129,9 @@ def test_a_corrupt_config_file(
     ],
     ids=range(7),
 )
-def test_a_corrupt_scenario(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_corrupt_scenario(
+    content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "broken.txt"
     path.write_bytes(content)
     code = run(["scenario", str(path)])
@@ -139,16 +154,23 @@ def test_sim_runs_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     report = answer(capsys, "sim", "--seeds", "6", "--workers", "2", "--messages", "20")
     assert report["seeds"] == 6
     assert report["violations"] == 0
-    assert {"events", "faults", "must_happen_missing", "simulated_seconds", "wall_seconds"} <= set(report)
+    assert {"events", "faults", "must_happen_missing", "simulated_seconds", "wall_seconds"} <= set(
+        report
+    )
     alone = answer(capsys, "sim", "--seeds", "6", "--workers", "1", "--messages", "20")
     assert alone["digest"] == report["digest"]
 
 
 def test_sim_of_membership(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = answer(capsys, "sim", "--membership", "3"), answer(capsys, "sim", "3", "--membership")
+    first, second = (
+        answer(capsys, "sim", "--membership", "3"),
+        answer(capsys, "sim", "3", "--membership"),
+    )
     assert first == second
     assert first["digest"] != answer(capsys, "sim", "3")["digest"]
-    missing = answer(capsys, "sim", "--membership", "--seeds", "2", "--workers", "1")["must_happen_missing"]
+    missing = answer(capsys, "sim", "--membership", "--seeds", "2", "--workers", "1")[
+        "must_happen_missing"
+    ]
     assert isinstance(missing, list)
     assert "coordinator crash during a merge" in missing  # two seeds cannot see everything
 
@@ -192,7 +214,11 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     """The core has no dependency; the command line says what it lacks."""
     hide = "import sys; sys.modules['click'] = None; from gapless.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", hide, "config"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", hide, "config"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 2
     assert "gapless[cli]" in done.stderr
@@ -200,7 +226,14 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 
 def test_the_shell_completes_commands() -> None:
-    environment = {**os.environ, "_GAPLESS_COMPLETE": "bash_complete", "COMP_WORDS": "gapless do", "COMP_CWORD": "1"}
+    environment = {
+        **os.environ,
+        "_GAPLESS_COMPLETE": "bash_complete",
+        "COMP_WORDS": "gapless do",
+        "COMP_CWORD": "1",
+    }
     code = "from gapless.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["plain,doctor"]

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     with stage(2) as place:
-        collector = place.start("collect", "--spool", str(spool), "--max-bytes", "1GiB", "--name", "store")
+        collector = place.start(
+            "collect", "--spool", str(spool), "--max-bytes", "1GiB", "--name", "store"
+        )
         words = collector.wait_for("collecting into", "stderr")
         assert str(spool) in words
         assert "'store'" in words
@@ -37,7 +39,11 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
     assert "talk: 3 messages" in complaints
     view = SpoolView(spool)
     view.refresh()
-    assert [message for record in view.records(view.slices({}, view.high())) for message in record.messages()] == [
+    assert [
+        message
+        for record in view.records(view.slices({}, view.high()))
+        for message in record.messages()
+    ] == [
         b"one",
         b"two",
         b"three",
@@ -46,7 +52,9 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
 
 def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: Path) -> None:
     with stage(1) as place:
-        collector = place.start("collect", "--spool", str(tmp_path / "spool"), "--json", "--serve", "0")
+        collector = place.start(
+            "collect", "--spool", str(tmp_path / "spool"), "--json", "--serve", "0"
+        )
         first = json.loads(collector.wait_for("collecting"))
         assert first["members"] == 1
         where = collector.wait_for("serving", "stderr").split()[-1]
@@ -89,7 +97,9 @@ def test_what_cannot_be_is_said_in_a_line(
     assert len(complaints.strip().splitlines()) == 1
 
 
-def test_a_file_in_the_place_of_the_spool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_the_spool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "spool").write_text("no folder")
     assert run(["collect", "talk", "--spool", str(tmp_path / "spool")]) == 2
     assert str(tmp_path / "spool") in capsys.readouterr().err
@@ -106,7 +116,15 @@ def test_a_spool_that_has_a_collector(tmp_path: Path) -> None:
 
 
 def test_the_line_for_a_person() -> None:
-    before = Status(group="orders", spool="s", name="n", state="collecting", at_s=10.0, messages=100, size_bytes=0)
+    before = Status(
+        group="orders",
+        spool="s",
+        name="n",
+        state="collecting",
+        at_s=10.0,
+        messages=100,
+        size_bytes=0,
+    )
     now = Status(
         group="orders",
         spool="s",
@@ -128,11 +146,17 @@ def test_the_line_for_a_person() -> None:
     assert "spool 3 MiB of 10 MiB in 2 segments" in text
     assert "spark 1,200 behind; copy has all" in text
     assert "waits: the disk" in text
-    assert [short_size(size) for size in (0, 1023, 1536, 5 * 1024**3)] == ["0 B", "1023 B", "1.5 KiB", "5 GiB"]
+    assert [short_size(size) for size in (0, 1023, 1536, 5 * 1024**3)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5 GiB",
+    ]
 
 
 def test_help_names_the_options() -> None:
     said = CliRunner().invoke(cli, ["collect", "--help"]).output
     assert all(
-        option in said for option in ("--spool", "--max-bytes", "--on-full", "--no-sync", "--discover", "--json")
+        option in said
+        for option in ("--spool", "--max-bytes", "--on-full", "--no-sync", "--discover", "--json")
     )

@@ -7,18 +7,37 @@ import pytest
 
 from gapless.cli import compare as command
 from gapless.cli.app import run
-from gapless.sim.compare import KINDS, Cell
-from gapless.sim.mutants import named, planted
+from gapless.sim.mutants.runner import named, planted
+from gapless.sim.profile_cost import KINDS, Cell
 
 SMALL = ("compare", "--messages", "20", "--workers", "1")
 
 
 def test_json_has_a_row_for_each_profile_and_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SMALL, "--loss", "0,2.5", "--profiles", "nakack4,unicast3", "--members", "2", "--json"]) == 0
+    assert (
+        run(
+            [
+                *SMALL,
+                "--loss",
+                "0,2.5",
+                "--profiles",
+                "nakack4,unicast3",
+                "--members",
+                "2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert not err
     report = json.loads(out)
-    assert (report["members"], report["messages"], report["size_bytes"], report["seed"]) == (2, 20, 100, 1)
+    assert (report["members"], report["messages"], report["size_bytes"], report["seed"]) == (
+        2,
+        20,
+        100,
+        1,
+    )
     assert report["violations"] == 0
     rows = report["profiles"]
     assert [(row["loss_percent"], row["profile"], row["to"]) for row in rows] == [
@@ -58,7 +77,9 @@ def test_tables_fit_the_screen(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     rows = [line for line in lines if "unicast2" in line]
-    assert len(rows) == 2 * 3 + 1, "no row is broken in two: two losses in three tables, and the single losses"
+    assert len(rows) == 2 * 3 + 1, (
+        "no row is broken in two: two losses in three tables, and the single losses"
+    )
     assert any("never" in line for line in lines if "ordered" in line)
     assert any(line.startswith("0 violations") for line in lines)
 
@@ -77,8 +98,20 @@ def test_knobs_hold_for_every_profile(capsys: pytest.CaptureFixture[str]) -> Non
     assert [row["peak_window"] for row in json.loads(capsys.readouterr().out)["profiles"]] == [3, 3]
 
 
-def test_a_planted_bug_is_shown_again_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bug = ["--mutant", "purge at maximum", "--loss", "10", "--messages", "20", "--properties", "capacity=8", "--json"]
+def test_a_planted_bug_is_shown_again_and_shrunk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bug = [
+        "--mutant",
+        "purge at maximum",
+        "--loss",
+        "10",
+        "--messages",
+        "20",
+        "--properties",
+        "capacity=8",
+        "--json",
+    ]
     assert run(["compare", "--profiles", "nakack4", "--seed", "3", *bug]) == 1
     found = json.loads(capsys.readouterr().out)["profiles"][0]["violations"]
     assert run(["shrink", "3", "--profile", "nakack4", *bug, "-o", str(tmp_path)]) == 0
@@ -100,7 +133,9 @@ WRONG_SHRINKS = {
 
 
 @pytest.mark.parametrize(("arguments", "hint"), WRONG_SHRINKS.values(), ids=WRONG_SHRINKS)
-def test_shrinking_needs_to_know_the_cell(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shrinking_needs_to_know_the_cell(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["shrink", "1", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out
@@ -130,7 +165,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "hint"), WRONG.values(), ids=WRONG)
-def test_wrong_input_gets_one_clear_line(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_gets_one_clear_line(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["compare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out

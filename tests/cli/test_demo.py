@@ -12,17 +12,37 @@ from rich.console import Console
 from gapless.cli.app import run
 from gapless.cli.demo import show, view
 from gapless.trace import read
-from pyspark_gapless.demo.plan import MARKER, Plan
-from pyspark_gapless.demo.result import Result
-from pyspark_gapless.demo.run import Stand
+from gapless_lab.demo.plan import MARKER, Plan
+from gapless_lab.demo.result import Result
+from gapless_lab.demo.runner import Stand
 
 
 def test_the_group_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
-    assert run(["demo", "--no-spark", "--json", "--messages", "300", "--seed", "3", "--output", str(output)]) == 0
+    assert (
+        run(
+            [
+                "demo",
+                "--no-spark",
+                "--json",
+                "--messages",
+                "300",
+                "--seed",
+                "3",
+                "--output",
+                str(output),
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert (result["sent"], result["kills"], result["members"]) == (900, 1, 4)
-    assert (result["lost"], result["duplicates"], result["out_of_order"], result["violations"]) == (0, 0, 0, 0)
+    assert (result["lost"], result["duplicates"], result["out_of_order"], result["violations"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert result["rows"] is None
     assert result["sound"]
     assert result["delivered"] >= 900 * 2, "at the collector and at the other producers that lived"
@@ -31,7 +51,9 @@ def test_the_group_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (len(lives), len(rested)) == (5, 4), "one life was killed"
 
 
-def test_only_the_folder_of_a_demo_is_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_folder_of_a_demo_is_cleared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     assert run(["demo", "--no-spark", "--output", str(tmp_path)]) == 2
     assert "was not made by a demo" in capsys.readouterr().err
@@ -47,7 +69,9 @@ def test_only_the_folder_of_a_demo_is_cleared(tmp_path: Path, capsys: pytest.Cap
         assert [path.name for path in output.iterdir()] == [MARKER]
 
 
-def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_demos_do_not_share_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "out"
     with Plan(output=output).prepared():
         (output / "spool").mkdir()
@@ -63,7 +87,14 @@ def text_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
 
 def result(**more: object) -> Result:
     told: dict[str, object] = dict.fromkeys(Result.__dataclass_fields__, 0)
-    told |= {"problems": [], "seconds": {"send": 9.0}, "tables": {}, "trace": "t", "report": "r.html", **more}
+    told |= {
+        "problems": [],
+        "seconds": {"send": 9.0},
+        "tables": {},
+        "trace": "t",
+        "report": "r.html",
+        **more,
+    }
     return Result(**told)  # type: ignore[arg-type]
 
 
@@ -82,7 +113,13 @@ def test_what_is_wrong_is_not_called_sound(wrong: str, capsys: pytest.CaptureFix
 
 
 def test_progress() -> None:
-    stand = Stand({"start": 2.0, "send": 0.0, "tables": None}, now="send", acknowledged=10, expected=40, rows=7)
+    stand = Stand(
+        {"start": 2.0, "send": 0.0, "tables": None},
+        now="send",
+        acknowledged=10,
+        expected=40,
+        rows=7,
+    )
     screen = Console(file=StringIO(), width=100)
     screen.print(view(stand))
     text = screen.file.getvalue()  # type: ignore[attr-defined]

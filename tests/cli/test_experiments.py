@@ -10,9 +10,9 @@ from gapless.cli import experiments
 from gapless.cli.app import run
 from gapless.cli.plot import Line, Panel, svg
 from gapless.sim import joins
-from gapless.sim.bugs import Mutant
 from gapless.sim.joins import settings
-from gapless.sim.mutants import planted
+from gapless.sim.mutants.runner import planted
+from gapless.sim.mutants.stream_mutants import Mutant
 
 JOINS = ("sim", "--scenario", "join-under-load", "--joins", "1", "--members", "3", "--workers", "1")
 SCALE = ("sim", "--scenario", "scale", "--members", "2,10", "--messages", "20", "--workers", "1")
@@ -25,7 +25,9 @@ def test_join_under_load_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(out)
     assert (report["stuck"], report["lost"], report["delivered_before_view"]) == (0, 0, 0)
     rows = report["delays"]
-    assert report["max_sender_pause_seconds"] == max(row["max_sender_pause_seconds"] for row in rows)
+    assert report["max_sender_pause_seconds"] == max(
+        row["max_sender_pause_seconds"] for row in rows
+    )
     assert report["joins"] == sum(row["joins"] for row in rows) == len(rows) == 7
     assert {row["view_delay_seconds"] for row in rows} == {0.1, 0.6, 2.0}
     for row in rows:
@@ -36,7 +38,10 @@ def test_join_under_load_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "160"])
 def test_scale_for_a_person_and_as_a_plot(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     path = tmp_path / "scale.svg"
@@ -58,7 +63,12 @@ def test_scale_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [size["members"] for size in report["sizes"]] == [2, 10]
     assert (report["lost"], report["problems"]) == (0, [])
     for size in report["sizes"]:
-        for key in ("view_install_seconds", "join_seconds", "crash_to_view_seconds", "control_bytes_per_message"):
+        for key in (
+            "view_install_seconds",
+            "join_seconds",
+            "crash_to_view_seconds",
+            "control_bytes_per_message",
+        ):
             assert size[key] > 0
         by_kind = size["control_bytes_per_message_by_kind"]
         assert "DATA" not in by_kind
@@ -66,17 +76,31 @@ def test_scale_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_lost_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    bug = Mutant("planted", "", "gapless.core.inbound:Inbound.begin", "self._open(start)", "self._open(start + 1)")
+    bug = Mutant(
+        "planted",
+        "",
+        "gapless.protocol.stream.inbound:Inbound.begin",
+        "self._open(start)",
+        "self._open(start + 1)",
+    )
     with planted(bug):
         assert run([*SCALE, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["lost"] > 0
 
 
-def test_who_is_stuck_is_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_stuck_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the table says so; one row of the experiment is enough to see it."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(joins, "settings", lambda *given: settings(*given)[:1])
-    never = Mutant("planted", "", "gapless.core.inbound:Inbound.begin", "self._open(start)", "return")
+    never = Mutant(
+        "planted",
+        "",
+        "gapless.protocol.stream.inbound:Inbound.begin",
+        "self._open(start)",
+        "return",
+    )
     with planted(never):
         assert run(JOINS) == 1
     out = capsys.readouterr().out
@@ -109,13 +133,20 @@ WRONG = {
     "a list for seeds": (["3", "--members", "2,3"], "--scenario scale"),
     "one member of a seed": (["3", "--members", "1"], "from 2 to 26"),
     "a crowd of a seed": (["3", "--members", "27"], "from 2 to 26"),
-    "no folder for the plot": (["--scenario", "scale", "--members", "2", "--plot", "nowhere/x.svg"], "nowhere"),
+    "no folder for the plot": (
+        ["--scenario", "scale", "--members", "2", "--plot", "nowhere/x.svg"],
+        "nowhere",
+    ),
 }
 
 
 @pytest.mark.parametrize(("arguments", "hint"), WRONG.values(), ids=WRONG)
 def test_wrong_input_gets_one_clear_line(
-    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    hint: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["sim", *arguments]) == 2
@@ -149,7 +180,15 @@ def test_a_plot_of_one_point_and_of_nothing() -> None:
 def test_a_higher_value_is_drawn_higher_and_labels_do_not_touch() -> None:
     lines = [Line("low", [1.0, 10.0]), Line("high", [2.0, 11.0])]
     picture = ET.fromstring(svg([Panel("two", "members", [2.0, 300.0], lines)]))
-    first, second = (line.get("points", "").split()[0].split(",") for line in picture.findall(".//{*}polyline"))
-    assert float(first[1]) < float(second[1]), "the line with the higher end is drawn first, and is higher"
-    heights = [float(text.get("y", "0")) for text in picture.findall(".//{*}text") if text.text in {"low", "high"}]
+    first, second = (
+        line.get("points", "").split()[0].split(",") for line in picture.findall(".//{*}polyline")
+    )
+    assert float(first[1]) < float(second[1]), (
+        "the line with the higher end is drawn first, and is higher"
+    )
+    heights = [
+        float(text.get("y", "0"))
+        for text in picture.findall(".//{*}text")
+        if text.text in {"low", "high"}
+    ]
     assert abs(heights[0] - heights[1]) >= 13

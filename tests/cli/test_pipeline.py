@@ -10,8 +10,8 @@ from rich.console import Console
 
 from gapless.cli.app import run
 from gapless.cli.pipeline import Speeds, line, live_view, show
-from pyspark_gapless.plant.report import Report
-from pyspark_gapless.plant.run import Stand, committed
+from gapless_lab.sensor_pipeline.report import Report
+from gapless_lab.sensor_pipeline.runner import Stand, committed
 from tests.cli.lacking import without
 
 WRONG = {
@@ -32,7 +32,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_options_are_told_in_a_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_told_in_a_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options, said = WRONG[name]
     assert run(["pipeline", "--output", str(tmp_path / "out"), *options]) == 2
     out, err = capsys.readouterr()
@@ -75,7 +77,9 @@ def test_speeds_are_those_of_the_last_second() -> None:
     assert not speeds.look(stand(10.5, sent=2000))
     assert speeds.look(stand(12.0, sent=5000, bronze=3000))
     assert (speeds.per_s["sent"], speeds.per_s["bronze"]) == (2000.0, 1500.0)
-    assert speeds.look(stand(12.1, "checking", sent=5000, bronze=3000)), "another phase is told at once"
+    assert speeds.look(stand(12.1, "checking", sent=5000, bronze=3000)), (
+        "another phase is told at once"
+    )
 
 
 def test_how_things_stand_in_a_line_and_in_a_table() -> None:
@@ -84,7 +88,12 @@ def test_how_things_stand_in_a_line_and_in_a_table() -> None:
     now = stand(12.0, sent=5000, bronze=3000, lag=1200)
     speeds.look(now)
     said = line(now, speeds)
-    for part in ("12 s  streaming", "sent 5,000 of 60,000", "1.91 MiB with 1,200 unread", "bronze 3,000 (+1,500/s)"):
+    for part in (
+        "12 s  streaming",
+        "sent 5,000 of 60,000",
+        "1.91 MiB with 1,200 unread",
+        "bronze 3,000 (+1,500/s)",
+    ):
         assert part in said
     screen = Console(width=100, record=True, file=StringIO())
     screen.print(live_view(Path("out"), now, speeds))
@@ -112,7 +121,11 @@ def report(**changes: object) -> Report:
         "new_bytes": 600_000,
         "seconds": 2.0,
         "latency_s": {"p50": 0.31, "p99": 0.9, "max": 1.5},
-        "tables": {"bronze": "out/tables/bronze", "silver": "out/tables/silver", "gold": "out/tables/gold"},
+        "tables": {
+            "bronze": "out/tables/bronze",
+            "silver": "out/tables/silver",
+            "gold": "out/tables/gold",
+        },
     }
     return Report(**{**told, **changes})  # type: ignore[arg-type]
 
@@ -120,7 +133,14 @@ def report(**changes: object) -> Report:
 def test_the_end_says_whether_it_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     show(report())
     said = capsys.readouterr().out
-    for part in ("exact: bronze has every", "p50 0.31 s", "0.30 MB/s", "no at", "out/tables/gold", "3,000 rows/s"):
+    for part in (
+        "exact: bronze has every",
+        "p50 0.31 s",
+        "0.30 MB/s",
+        "no at",
+        "out/tables/gold",
+        "3,000 rows/s",
+    ):
         assert part in said
     show(report(lost=2, problems=("a.1: 2 messages were acknowledged and are not in bronze",)))
     said = capsys.readouterr().out

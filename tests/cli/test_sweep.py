@@ -12,7 +12,7 @@ import pytest
 
 from gapless.cli import sweep as command
 from gapless.cli.app import run
-from pyspark_gapless.sweep.run import Progress
+from pyspark_gapless.sweep.runner import Progress
 from tests.cli.lacking import without
 
 GRID = """
@@ -32,7 +32,10 @@ WRONG = {
     "no such preset": (["--preset", "hnut"], "did you mean 'hunt'?"),
     "no seeds": (["--preset", "hunt", "--seeds", "0"], "0"),
     "a seed below zero": (["--preset", "hunt", "--first", "-1"], "-1"),
-    "seeds beyond the last": (["--preset", "hunt", "--first", str(2**63 - 2)], "beyond the last one"),
+    "seeds beyond the last": (
+        ["--preset", "hunt", "--first", str(2**63 - 2)],
+        "beyond the last one",
+    ),
     "two ways": (["--preset", "hunt", "--master", "local[2]", "--no-spark"], "one of them"),
     "workers of Spark": (["--preset", "hunt", "--workers", "2"], "--workers goes with --no-spark"),
     "no such master": (["--preset", "hunt", "--master", "nowhere"], "local[*]"),
@@ -67,7 +70,9 @@ def test_a_bad_grid_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("package", "options"), [("pyspark", []), ("pyarrow", ["--no-spark"])])
-def test_without_spark_it_says_what_to_install(package: str, options: list[str], tmp_path: Path) -> None:
+def test_without_spark_it_says_what_to_install(
+    package: str, options: list[str], tmp_path: Path
+) -> None:
     done = without(package, arguments=["sweep", "--preset", "hunt", *options], folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is not installed" in done.stderr
@@ -76,11 +81,13 @@ def test_without_spark_it_says_what_to_install(package: str, options: list[str],
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_grid_of_a_preset_can_be_kept_and_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_grid_of_a_preset_can_be_kept_and_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["sweep", "--preset", "protocols", "--print-grid"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# Every profile")
-    from pyspark_gapless.sweep.grid import preset, read_grid
+    from pyspark_gapless.sweep.grid_file import preset, read_grid
 
     assert read_grid(text) == read_grid(preset("protocols"))
 
@@ -91,12 +98,28 @@ def test_a_grid_without_spark(
     monkeypatch.setenv("COLUMNS", "80")
     grid, out = tmp_path / "grid.toml", tmp_path / "out"
     grid.write_text(GRID)
-    options = ["sweep", "--grid", str(grid), "--seeds", "2", "--no-spark", "--workers", "1", "--output", str(out)]
+    options = [
+        "sweep",
+        "--grid",
+        str(grid),
+        "--seeds",
+        "2",
+        "--no-spark",
+        "--workers",
+        "1",
+        "--output",
+        str(out),
+    ]
     assert run([*options, "--json"]) == 0
     told, err = capsys.readouterr()
     assert not err
     report = json.loads(told)
-    assert (report["runs"], report["done_before"], report["done_now"], report["spark"]) == (8, 0, 8, False)
+    assert (report["runs"], report["done_before"], report["done_now"], report["spark"]) == (
+        8,
+        0,
+        8,
+        False,
+    )
     assert [(cell["loss"], cell["profile"], cell["runs"]) for cell in report["cells"]] == [
         (0.0, "nakack4", 2),
         (20.0, "nakack4", 2),
@@ -119,18 +142,34 @@ def test_a_grid_without_spark(
 
 
 def test_what_lines_of_a_grid_differ_in() -> None:
-    from pyspark_gapless.sweep.grid import read_grid
+    from pyspark_gapless.sweep.grid_file import read_grid
 
     assert command._axes(read_grid("[grid]")) == ["profile"]
-    assert command._axes(read_grid("[grid]\nloss = [1, 2]\ncapacity = [4, 8]")) == ["loss", "capacity"]
+    assert command._axes(read_grid("[grid]\nloss = [1, 2]\ncapacity = [4, 8]")) == [
+        "loss",
+        "capacity",
+    ]
     both = "[grid]\nprofile = ['nakack4', 'classic']\nloss = [1, 2]\ncapacity = [4, 8]\n[work]\nsize = [1, 2]"
     assert command._axes(read_grid(both)) == ["loss", "capacity", "size", "profile"]
 
 
-def test_a_hunt_shows_failures_with_their_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hunt_shows_failures_with_their_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text("[hunt]\nmessages = 3\nmembers = 2")
-    options = ["sweep", "--grid", str(grid), "--seeds", "2", "--no-spark", "--workers", "1", "--first", "1"]
+    options = [
+        "sweep",
+        "--grid",
+        str(grid),
+        "--seeds",
+        "2",
+        "--no-spark",
+        "--workers",
+        "1",
+        "--first",
+        "1",
+    ]
     assert run([*options, "--output", str(tmp_path / "bad"), "--mutant", "purge at maximum"]) == 1
     told = capsys.readouterr().out
     commands = [line.strip() for line in told.splitlines() if line.startswith("  replay: ")]
@@ -140,12 +179,15 @@ def test_a_hunt_shows_failures_with_their_commands(tmp_path: Path, capsys: pytes
     told = capsys.readouterr().out
     assert "told: " in told
     assert "membership: " in told
-    assert "no violation: at 95 % confidence a bug shows in fewer than 1e+02 % of such runs" not in told
+    assert (
+        "no violation: at 95 % confidence a bug shows in fewer than 1e+02 % of such runs"
+        not in told
+    )
     assert "Faults that struck" in told
 
 
 def test_progress_has_a_rate_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_gapless.sweep.run.monotonic", lambda: 110.0)
+    monkeypatch.setattr("pyspark_gapless.sweep.runner.monotonic", lambda: 110.0)
     stand = Progress(total=1_000, before=100, done=100, began_s=100.0)
     assert command.speed(stand) == "", "nothing is known"
     stand.done = 120
@@ -157,7 +199,7 @@ def test_progress_has_a_rate_and_the_time_that_is_left(monkeypatch: pytest.Monke
 def test_ctrl_c_ends_in_good_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_gapless.sweep import run as running
+    from pyspark_gapless.sweep import runner as running
 
     def interrupted(plan: object, tell: object, stop: threading.Event) -> object:
         os.kill(os.getpid(), signal.SIGINT)

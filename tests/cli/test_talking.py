@@ -35,7 +35,11 @@ def test_lines_go_from_one_process_to_the_others() -> None:
         ]
         code, out, err = reader.end()
         assert code == 0
-        assert [line.split(": ")[1] for line in out.decode().splitlines()] == ["one", "two", "thrée"]
+        assert [line.split(": ")[1] for line in out.decode().splitlines()] == [
+            "one",
+            "two",
+            "thrée",
+        ]
         assert "Ctrl-C" in err
 
 

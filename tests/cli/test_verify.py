@@ -50,7 +50,9 @@ def test_a_person_sees_the_table_and_the_rows_around(capsys: pytest.CaptureFixtu
         "reason": "",
     }
     row |= {"low": 0, "delivered": 0, "high": 0, "here": True}
-    verdict = Verdict(events=12345, lives=2, seeds=1, span_ns=9, mode="full", simulated=False, seconds=1.0)
+    verdict = Verdict(
+        events=12345, lives=2, seeds=1, span_ns=9, mode="full", simulated=False, seconds=1.0
+    )
     verdict.checks = [
         Finding("S3", "gapless prefix", "violated", 7, 1),
         Finding("L4", "cost", "not checked", 0, 0, "real"),

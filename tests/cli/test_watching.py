@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless import diagnosis
+from gapless import doctor
 from gapless.cli.app import run
 from tests.cli.members import stage
 
@@ -78,10 +78,20 @@ def test_the_doctor_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert found["verdict"] == "ok"
     checks = {finding["check"]: finding for finding in found["findings"]}
-    assert {"interfaces", "multicast, IPv4", "receive buffer", "offload", "ports", "clock", "java"} <= set(checks)
+    assert {
+        "interfaces",
+        "multicast, IPv4",
+        "receive buffer",
+        "offload",
+        "ports",
+        "clock",
+        "java",
+    } <= set(checks)
     assert "127.0.0.1" in checks["interfaces"]["found"]
     assert checks["group of two"]["verdict"] == "ok"
-    assert [name for name, one in checks.items() if one["verdict"] != "ok" and not one["advice"]] == []
+    assert [
+        name for name, one in checks.items() if one["verdict"] != "ok" and not one["advice"]
+    ] == []
 
 
 def test_the_doctor_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +104,9 @@ def test_ports_that_are_taken_are_bad(capsys: pytest.CaptureFixture[str]) -> Non
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         assert run(["doctor", "--host", "127.0.0.1", "--ports", str(port), "--json"]) == 1
-    (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "ports"]
+    (finding,) = [
+        one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "ports"
+    ]
     assert finding["verdict"] == "bad"
     assert str(port) in finding["found"]
     assert finding["advice"]
@@ -103,19 +115,22 @@ def test_ports_that_are_taken_are_bad(capsys: pytest.CaptureFixture[str]) -> Non
 def test_an_address_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--host", "203.0.113.9", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
-    assert [one["check"] for one in found if one["verdict"] == "bad"][:2] == ["address", "group of two"]
+    assert [one["check"] for one in found if one["verdict"] == "bad"][:2] == [
+        "address",
+        "group of two",
+    ]
 
 
 def test_a_small_buffer_is_a_warning_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "RECEIVE_BUFFER_BYTES", 1 << 30)
-    finding = diagnosis.buffer("receive", socket.SO_RCVBUF, "rmem_max")
+    monkeypatch.setattr(doctor, "RECEIVE_BUFFER_BYTES", 1 << 30)
+    finding = doctor.buffer("receive", socket.SO_RCVBUF, "rmem_max")
     assert finding.verdict == "warning"
     assert "sysctl -w net.core.rmem_max" in finding.advice
 
 
 def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    finding = diagnosis.java()
+    finding = doctor.java()
     assert finding.verdict == "note"
     assert "/nowhere" in finding.found
     assert finding.advice
@@ -123,18 +138,20 @@ def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_doctor_knows_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAPLESS_MASTER", "spark://there:7077")
-    finding = diagnosis.spark()
+    finding = doctor.spark()
     assert finding.verdict == "ok"
     assert f"PySpark {version('pyspark')} in" in finding.found
     assert "pyarrow" in finding.found
     assert "runs on spark://there:7077" in finding.found
 
 
-def test_the_doctor_refuses_a_spark_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_refuses_a_spark_of_another_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    finding = diagnosis.spark()
+    finding = doctor.spark()
     assert finding.verdict == "note"
     assert "Spark 3.5.1" in finding.found
     assert "unset SPARK_HOME" in finding.advice
@@ -142,7 +159,7 @@ def test_the_doctor_refuses_a_spark_of_another_version(monkeypatch: pytest.Monke
 
 def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAPLESS_MASTER", "mesos://there:5050")
-    finding = diagnosis.spark()
+    finding = doctor.spark()
     assert finding.verdict == "note"
     assert "GAPLESS_MASTER: 'mesos://there:5050' is no master" in finding.found
 
@@ -156,7 +173,11 @@ def test_top_serves_the_figures_of_all_members() -> None:
         watcher.wait_for('"slow": []')
         with urllib.request.urlopen(address, timeout=60) as answer:
             text = answer.read().decode()
-        members = {line.split('member="')[1].partition('"')[0] for line in text.splitlines() if "gapless_view{" in line}
+        members = {
+            line.split('member="')[1].partition('"')[0]
+            for line in text.splitlines()
+            if "gapless_view{" in line
+        }
         assert len(members) == 2
         watcher.interrupt()
         assert watcher.end()[0] == 0

@@ -37,7 +37,9 @@ class NameServer(threading.Thread):
         question = query[12 : end + 5]
         self.asked.append((".".join(labels), KINDS.get(kind, str(kind))))
         wanted = {"A": 4, "AAAA": 16}.get(KINDS.get(kind, ""))
-        packed = [data for record in self.records if len(data := ip_address(record).packed) == wanted]
+        packed = [
+            data for record in self.records if len(data := ip_address(record).packed) == wanted
+        ]
         code = 0 if self.records else SERVFAIL
         header = query[:2] + struct.pack(">HHHHH", 0x8180 | code, 1, len(packed), 0, 0)
         # 0xC00C points back at the name in the question.

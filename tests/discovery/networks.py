@@ -11,7 +11,9 @@ def need_multicast() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            probe.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
+            )
             probe.sendto(b"probe", ("239.255.77.9", 9))
         except OSError as error:
             pytest.skip(f"this system has no multicast on the loopback interface: {error}")

@@ -48,13 +48,16 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
 def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder as root of a network and a file system of its own; return the JSON that it prints.
 
-    ``setup`` is a shell command before it. Where the system does not allow that, the test is skipped and says why.
+    ``setup`` is a shell command before it. Where the system does not allow that, the test is
+    skipped and says why.
     """
     for tool in ("unshare", "ip", "mount"):
         if shutil.which(tool) is None:
             pytest.skip(f"a namespace of its own needs the command {tool}")
     unshare = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
-    probe = subprocess.run([*unshare, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [*unshare, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False
+    )
     if probe.returncode:
         pytest.skip(f"this system allows no namespace of its own: {probe.stderr.strip()}")
     command = f'ip link set lo up; {setup} || exit {CANNOT}; exec "$0" "$@"'

@@ -83,7 +83,8 @@ def test_an_announced_entry_is_kept_fresh_though_nobody_looks(tmp_path: Path) ->
     # The rounds that follow are begun by the timer alone: nothing here asks for one.
     with a._turn:
         assert a._turn.wait_for(
-            lambda: a._done == a._wanted and (path.stat().st_ino, path.stat().st_mtime_ns) != first, 10
+            lambda: a._done == a._wanted and (path.stat().st_ino, path.stat().st_mtime_ns) != first,
+            10,
         )
         assert a._done == rounds
     a.close()
@@ -92,7 +93,10 @@ def test_an_announced_entry_is_kept_fresh_though_nobody_looks(tmp_path: Path) ->
 def test_of_two_that_start_at_once_one_sees_the_other(tmp_path: Path) -> None:
     # Whatever the order of their two writes and two reads, the one that wrote last reads both.
     for _ in range(20):
-        pair = [Directory(tmp_path, group="orders", refresh_ns=DAY_NS, stale_ns=2 * DAY_NS) for _ in range(2)]
+        pair = [
+            Directory(tmp_path, group="orders", refresh_ns=DAY_NS, stale_ns=2 * DAY_NS)
+            for _ in range(2)
+        ]
         for node, source in enumerate(pair, 1):
             source.announce(at(f"127.0.0.1:{7000 + node}", node))
         for source in pair:
@@ -133,7 +137,9 @@ def test_who_only_looks_removes_nothing(tmp_path: Path) -> None:
     watcher.close()
 
 
-def test_age_is_told_by_the_file_system_not_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_age_is_told_by_the_file_system_not_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = member(tmp_path, 1)
     monkeypatch.setattr("gapless.discovery.directory.time.time_ns", lambda: 7)
     b = member(tmp_path, 2, stale_ns=20 * NS_PER_S)
@@ -294,7 +300,9 @@ def test_readers_never_see_half_an_entry(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_problem_until_there_is_room(tmp_path: Path, scheme: str) -> None:
     share = tmp_path / "share"
     share.mkdir()
-    answer = in_namespace(f"mount -t tmpfs -o size=16k none {share}", "inside_full_disk.py", scheme, str(share))
+    answer = in_namespace(
+        f"mount -t tmpfs -o size=16k none {share}", "inside_full_disk.py", scheme, str(share)
+    )
     assert answer["found_while_full"] == ["127.0.0.1:1"]
     (problem,) = [Problem(*problem) for problem in answer["problems_while_full"]]
     assert problem.reason == "write"
@@ -306,5 +314,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room(tmp_path: Path, scheme: st
 
 
 def test_a_path_must_be_absolute() -> None:
-    with pytest.raises(ConfigError, match="'shared' is not absolute, and members may run in different folders"):
+    with pytest.raises(
+        ConfigError, match="'shared' is not absolute, and members may run in different folders"
+    ):
         Directory("shared", group="orders")

@@ -1,7 +1,7 @@
 import pytest
 
 from gapless.discovery import Discovery, Multicast, Problem, Problems, Seeds
-from gapless.discovery.discovery import MOST_MET
+from gapless.discovery.composite import MOST_MET
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.identity import Address, Place
 from gapless.locator import Locator
@@ -33,7 +33,9 @@ class Broken:
 
 
 def test_the_union_has_no_repeats_and_not_the_own_place() -> None:
-    found = Discovery([Seeds(["192.0.2.1:1", "192.0.2.2:1-2"]), Seeds(["192.0.2.3:1", "192.0.2.2:2"])])
+    found = Discovery(
+        [Seeds(["192.0.2.1:1", "192.0.2.2:1-2"]), Seeds(["192.0.2.3:1", "192.0.2.2:2"])]
+    )
     everything = ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.2:2", "192.0.2.3:1"]
     assert texts(found.locate(0)) == everything
     found.announce(at("192.0.2.2:1"))
@@ -79,12 +81,16 @@ def test_problems_are_told_by_source_and_reason() -> None:
 
 def test_a_place_without_a_locator_is_the_callers_mistake() -> None:
     for locator in (b"", b"nonsense"):
-        with pytest.raises(LocalProtocolError, match="a place that is announced needs a locator that others reach"):
+        with pytest.raises(
+            LocalProtocolError, match="a place that is announced needs a locator that others reach"
+        ):
             Discovery([Seeds(["192.0.2.1:1"])]).announce(Place(Address(1, 1), "", locator))
 
 
 def test_the_same_source_twice_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"multicast://239\.255\.1\.1:7799 is there more than once"):
+    with pytest.raises(
+        ConfigError, match=r"multicast://239\.255\.1\.1:7799 is there more than once"
+    ):
         Discovery([Multicast("239.255.1.1"), Multicast("239.255.1.1")])
 
 

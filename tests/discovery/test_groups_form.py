@@ -19,7 +19,9 @@ SOURCES: dict[str, Text] = {
     "multicast": lambda ports, path: f"multicast://:{MULTICAST_PORT}?interface=127.0.0.1",
     "seeds": lambda ports, path: "seeds://" + ",".join(f"127.0.0.1:{port}" for port in ports),
     "one seed": lambda ports, path: f"seeds://127.0.0.1:{ports[0]}",
-    "a range": lambda ports, path: f"seeds://127.0.0.1:{min(ports[0], 65530)}-{min(ports[0], 65530) + 5}",
+    "a range": lambda ports, path: (
+        f"seeds://127.0.0.1:{min(ports[0], 65530)}-{min(ports[0], 65530) + 5}"
+    ),
     "dns": lambda ports, path: f"dns://localhost:{ports[1]}?rest=50ms",
     "directory": lambda ports, path: f"dir://{path}?refresh=50ms&stale=10s",
     "file": lambda ports, path: f"file://{path / 'orders.json'}?refresh=50ms&stale=10s",
@@ -79,7 +81,9 @@ def test_a_group_forms_over_ipv6(source: str, tmp_path: Path) -> None:
         for member in members:
             stack.callback(member.close)
         seeds = "seeds://" + ",".join(str(member.locator) for member in members)
-        work_together(members, seeds if source == "seeds" else f"dir://{tmp_path}?refresh=50ms&stale=10s")
+        work_together(
+            members, seeds if source == "seeds" else f"dir://{tmp_path}?refresh=50ms&stale=10s"
+        )
 
 
 def test_nobody_is_found_without_a_source_that_knows(members: list[UdpMember]) -> None:
@@ -93,7 +97,10 @@ def test_two_halves_that_know_different_sources_become_one_through_the_member_th
     members: list[UdpMember], tmp_path: Path
 ) -> None:
     one, both, other = members
-    seeds, directory = f"seeds://127.0.0.1:{one.locator.port}", f"dir://{tmp_path}?refresh=50ms&stale=10s"
+    seeds, directory = (
+        f"seeds://127.0.0.1:{one.locator.port}",
+        f"dir://{tmp_path}?refresh=50ms&stale=10s",
+    )
     one.start(seeds)
     other.start(directory)
     assert pump([one, other], lambda: len(one.members) == len(other.members) == 1)

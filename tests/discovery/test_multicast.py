@@ -17,7 +17,10 @@ def test_the_default_group_is_stable_and_scoped() -> None:
     assert all(address in IPv4Network("239.255.0.0/16") for address in seen)
     assert all(address not in IPv4Network("239.255.255.0/24") for address in seen)
     assert len(seen) > 4500
-    assert all(default_group(f"group {number}", 6) in IPv6Network("ff15::8000:0/97") for number in range(500))
+    assert all(
+        default_group(f"group {number}", 6) in IPv6Network("ff15::8000:0/97")
+        for number in range(500)
+    )
 
 
 @pytest.fixture
@@ -27,7 +30,9 @@ def port() -> int:
     return free_port()
 
 
-def open_on_loopback(port: int, address: str = "239.255.77.1", interface: str = "127.0.0.1") -> Pair:
+def open_on_loopback(
+    port: int, address: str = "239.255.77.1", interface: str = "127.0.0.1"
+) -> Pair:
     source = Multicast(address, port, interface=interface)
     pair = source.open()
     assert pair is not None, source.problems.of(source.name)
@@ -52,7 +57,10 @@ def test_what_one_sends_all_hear_on_one_machine(pairs: list[Pair]) -> None:
 
 
 def test_a_transport_may_send_with_its_own_socket(port: int) -> None:
-    with closing(open_on_loopback(port)) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+    with (
+        closing(open_on_loopback(port)) as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own,
+    ):
         own.bind(("127.0.0.1", 0))
         pair = Multicast("239.255.77.1", port, interface="127.0.0.1", ttl=0).open(own)
         assert pair is not None
@@ -64,7 +72,10 @@ def test_a_transport_may_send_with_its_own_socket(port: int) -> None:
 
 
 def test_another_group_on_the_same_port_is_not_heard(port: int) -> None:
-    with closing(open_on_loopback(port, "239.255.77.1")) as one, closing(open_on_loopback(port, "239.255.77.2")) as two:
+    with (
+        closing(open_on_loopback(port, "239.255.77.1")) as one,
+        closing(open_on_loopback(port, "239.255.77.2")) as two,
+    ):
         two.send.sendto(b"for two", two.target)
         one.send.sendto(b"for one", one.target)
         assert one.receive.recv(100) == b"for one"
@@ -83,7 +94,10 @@ def test_ttl_and_loop_are_set(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("multicast://?interface=nolink7", "nolink7"), ("multicast://?interface=192.0.2.77", "192.0.2.77")],
+    [
+        ("multicast://?interface=nolink7", "nolink7"),
+        ("multicast://?interface=192.0.2.77", "192.0.2.77"),
+    ],
 )
 def test_an_interface_that_is_not_there_is_a_problem_and_no_more(text: str, where: str) -> None:
     with Discovery.parse(text, group="orders") as found:

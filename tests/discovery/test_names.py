@@ -27,7 +27,12 @@ def test_literal_seeds_are_known_at_once_and_cost_no_thread() -> None:
     before = threading.active_count()
     seeds = Seeds(["192.0.2.1:7800", "192.0.2.2:7800-7802", "192.0.2.1:7800"])
     seeds.announce(at("192.0.2.9:1"))
-    assert texts(seeds.locate(0)) == ["192.0.2.1:7800", "192.0.2.2:7800", "192.0.2.2:7801", "192.0.2.2:7802"]
+    assert texts(seeds.locate(0)) == [
+        "192.0.2.1:7800",
+        "192.0.2.2:7800",
+        "192.0.2.2:7801",
+        "192.0.2.2:7802",
+    ]
     assert seeds.wait(0)
     seeds.withdraw()
     assert threading.active_count() == before
@@ -36,7 +41,12 @@ def test_literal_seeds_are_known_at_once_and_cost_no_thread() -> None:
 def test_every_record_counts_at_every_port() -> None:
     dns = Dns("orders:7800-7801", resolve=Book(orders=["192.0.2.1", "2001:db8::1", "192.0.2.1"]))
     assert dns.wait(10)
-    assert texts(dns.locate(0)) == ["192.0.2.1:7800", "192.0.2.1:7801", "[2001:db8::1]:7800", "[2001:db8::1]:7801"]
+    assert texts(dns.locate(0)) == [
+        "192.0.2.1:7800",
+        "192.0.2.1:7801",
+        "[2001:db8::1]:7800",
+        "[2001:db8::1]:7801",
+    ]
     dns.close()
 
 
@@ -52,7 +62,10 @@ def test_a_name_that_is_not_there_is_a_problem_and_no_more() -> None:
         assert found.wait(60)
         assert texts(found.locate(0)) == ["192.0.2.1:7800"]
         (problem,) = found.problems()
-        assert (problem.source, problem.reason) == ("seeds://nobody.invalid:7800,192.0.2.1:7800", "lookup")
+        assert (problem.source, problem.reason) == (
+            "seeds://nobody.invalid:7800,192.0.2.1:7800",
+            "lookup",
+        )
         assert problem.last.startswith("cannot look up nobody.invalid: ")
 
 
@@ -119,7 +132,10 @@ class Stuck:
 
 def test_a_look_up_that_hangs_blocks_nobody_and_is_not_piled_up() -> None:
     stuck = Stuck()
-    slow, fast = Seeds(["slow:1", "192.0.2.9:1"], resolve=stuck), Dns("fast:1", resolve=Book(fast=["192.0.2.8"]))
+    slow, fast = (
+        Seeds(["slow:1", "192.0.2.9:1"], resolve=stuck),
+        Dns("fast:1", resolve=Book(fast=["192.0.2.8"])),
+    )
     found = Discovery([slow, fast])
     assert texts(found.locate(0)) == ["192.0.2.9:1"]
     assert stuck.asked.wait(10)
@@ -171,7 +187,9 @@ def test_a_bug_in_a_resolver_is_reported_and_does_not_end_the_source() -> None:
 
     dns = Dns("orders:1", resolve=resolve)
     assert dns.wait(10)
-    assert [(problem.reason, problem.last) for problem in dns.problems.of("")] == [("failed", "KeyError: 'boom'")]
+    assert [(problem.reason, problem.last) for problem in dns.problems.of("")] == [
+        ("failed", "KeyError: 'boom'")
+    ]
     assert dns.wait(10)
     assert texts(dns.locate(0)) == ["192.0.2.1:1"]
     dns.close()

@@ -14,7 +14,12 @@ DAY_NS = 24 * 3600 * NS_PER_S
 
 
 def member(
-    path: Path, node: int, incarnation: int = 1, *, stale_ns: int = 2 * DAY_NS, group: str = "orders"
+    path: Path,
+    node: int,
+    incarnation: int = 1,
+    *,
+    stale_ns: int = 2 * DAY_NS,
+    group: str = "orders",
 ) -> SharedFile:
     source = SharedFile(path, group=group, refresh_ns=stale_ns // 2, stale_ns=stale_ns)
     announced(source, at(f"127.0.0.1:{7000 + node}", node, incarnation))
@@ -58,7 +63,10 @@ def test_members_find_each_other_and_a_leaver_is_gone(path: Path) -> None:
     assert a.locate(0) == []
     a.close()
     assert members(path) == []
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["orders.json", "orders.json.lock"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [
+        "orders.json",
+        "orders.json.lock",
+    ]
     assert reasons(a) == reasons(b) == {}
 
 
@@ -91,7 +99,9 @@ def test_stale_entries_are_ignored_and_removed(path: Path) -> None:
         source.close()
 
 
-def test_age_is_told_by_the_file_system_not_by_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_age_is_told_by_the_file_system_not_by_the_clock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = member(path, 1)
     monkeypatch.setattr("gapless.discovery.shared_file.time.time_ns", lambda: 7)
     b = member(path, 2, stale_ns=20 * NS_PER_S)
@@ -132,7 +142,8 @@ def test_a_new_place_replaces_the_old_one(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff", b"[]", b'{"gapless": 1, "members": 7}', b'{"gapless": 9, "members": []}']
+    "content",
+    [b"", b"{", b"\xff", b"[]", b'{"gapless": 1, "members": 7}', b'{"gapless": 9, "members": []}'],
 )
 def test_garbage_is_counted_and_begun_anew(path: Path, content: bytes) -> None:
     a = member(path, 1)
@@ -161,7 +172,9 @@ def test_an_entry_that_is_none_is_left_out(path: Path) -> None:
         source.close()
 
 
-def test_a_lock_that_is_held_is_a_problem_and_reading_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_is_a_problem_and_reading_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gapless.discovery.shared_file.LOCK_S", 0.02)
     a = member(path, 1)
     with path.with_name("orders.json.lock").open("w") as lock:
@@ -205,9 +218,12 @@ def test_processes_that_write_at_once_lose_no_entry(path: Path) -> None:
         answers = [said(process) for process in processes]
         watcher = SharedFile(path, group="orders")
         for _ in range(100):
-            # Without the lock, one that read before another wrote would write that one's entry away.
+            # Without the lock, one that read before another wrote would write that one's entry
+            # away.
             assert watcher.wait(10)
-            assert sorted(texts(watcher.locate(0))) == [f"127.0.0.1:{port}" for port in range(7001, 7005)]
+            assert sorted(texts(watcher.locate(0))) == [
+                f"127.0.0.1:{port}" for port in range(7001, 7005)
+            ]
     assert [answer["seen"] for answer in answers] == [[2, 3, 4], [1, 3, 4], [1, 2, 4], [1, 2, 3]]
     assert [answer["problems"] for answer in answers] == [[], [], [], []]
     assert reasons(watcher) == {}

@@ -1,10 +1,10 @@
 """The least that makes a group of participants: a UDP socket each on the loopback interface, the real clock, discovery.
 
-On starting:   each member binds, opens its multicast groups, announces itself and joins.
-While running: what goes to WORLD goes to every multicast group and to every locator that discovery knows, which
-               includes wherever a datagram of the group came from; what goes to a member goes where the machine says
-               (``Located``), or where its first datagram came from.
-On leaving:    sockets are closed and announcements taken back.
+On starting:   each member binds, opens its multicast groups, announces itself and joins. While
+running: what goes to WORLD goes to every multicast group and to every locator that discovery knows,
+which includes wherever a datagram of the group came from; what goes to a member goes where the
+machine says (``Located``), or where its first datagram came from. On leaving:    sockets are closed
+and announcements taken back.
 """
 
 import selectors
@@ -14,16 +14,20 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from gapless.config import Config
-from gapless.core.participant import Participant
-from gapless.core.ready import WORLD, Located, Ready
 from gapless.discovery import Discovery, Pair
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address, Place, group_id
 from gapless.locator import Locator
+from gapless.protocol.member import Participant
+from gapless.protocol.ready import WORLD, Located, Ready
 from gapless.wire.codec import decode
 
 QUICK = Config.make(
-    found_after="200ms", join_interval="50ms", merge_interval="200ms", heartbeat_interval="200ms", suspect_after="3s"
+    found_after="200ms",
+    join_interval="50ms",
+    merge_interval="200ms",
+    heartbeat_interval="200ms",
+    suspect_after="3s",
 )
 
 
@@ -31,7 +35,9 @@ class UdpMember:
     """A participant with a socket of its own."""
 
     def __init__(self, node: int, host: str = "127.0.0.1") -> None:
-        self.socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket = socket.socket(
+            socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+        )
         self.socket.setblocking(False)
         self.socket.bind((host, 0))
         self.locator = Locator.from_sockaddr(self.socket.getsockname())
@@ -54,7 +60,11 @@ class UdpMember:
     def start(self, text: str) -> None:
         """Announce this member and join, by the sources that ``text`` describes."""
         self.discovery = Discovery.parse(text, group="orders")
-        self.pairs = [pair for source in self.discovery.multicasts if (pair := source.open(self.socket)) is not None]
+        self.pairs = [
+            pair
+            for source in self.discovery.multicasts
+            if (pair := source.open(self.socket)) is not None
+        ]
         self.discovery.announce(self.place)
         self.work(self.participant.join(time.monotonic_ns()))
 
@@ -78,8 +88,14 @@ class UdpMember:
     def _targets(self, to: Address | None) -> list[tuple[str, int] | tuple[str, int, int, int]]:
         if to == WORLD:
             known, own = self.discovery.locate(time.monotonic_ns()), self.locator.family
-            return [pair.target for pair in self.pairs] + [place.sockaddr for place in known if place.family == own]
-        others = [member for member in self.members if member != self.place.address] if to is None else [to]
+            return [pair.target for pair in self.pairs] + [
+                place.sockaddr for place in known if place.family == own
+            ]
+        others = (
+            [member for member in self.members if member != self.place.address]
+            if to is None
+            else [to]
+        )
         return [self.book[member].sockaddr for member in others if member in self.book]
 
     def hear(self, readable: socket.socket) -> None:
@@ -111,7 +127,12 @@ def pump(members: Sequence[UdpMember], until: Callable[[], bool], timeout_s: flo
             now_ns = time.monotonic_ns()
             if now_ns >= deadline_ns:
                 return False
-            due_ns = min([deadline_ns, *(member.deadline_ns for member in members if member.deadline_ns is not None)])
+            due_ns = min(
+                [
+                    deadline_ns,
+                    *(member.deadline_ns for member in members if member.deadline_ns is not None),
+                ]
+            )
             for key, _ in selector.select(max(0, due_ns - now_ns) / 1e9):
                 key.data.hear(key.fileobj)
             for member in members:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from mkdocs.utils.yaml import yaml_load
 
-from gapless import blocking, metrics
+from gapless import blocking
 from gapless.config import KNOBS
-from gapless.core import ready
-from gapless.metrics import prometheus
+from gapless.metrics import prometheus as metrics
+from gapless.metrics.prometheus import prometheus
+from gapless.protocol import ready
 from gapless.sim import Group
 from gapless.spool.collector import Collector
 from gapless.transport import MemoryNetwork
@@ -26,7 +27,9 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def programs(page: Path) -> dict[str, str]:
@@ -39,7 +42,13 @@ def run(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-W", "error", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -68,8 +77,12 @@ def test_a_program_of_the_quickstart_says_what_the_page_shows(name: str, tmp_pat
     (tmp_path / name).write_text(alone)
     said = run(tmp_path, name).splitlines()
 
-    def plain(lines: list[str]) -> list[str]:  # addresses, times and the name of the group differ from run to run
-        return sorted(re.sub(r"[0-9a-f]{8,}\.[0-9a-f]+|\d+m?s|quickstart-[\w-]+", "…", line) for line in lines)
+    def plain(
+        lines: list[str],
+    ) -> list[str]:  # addresses, times and the name of the group differ from run to run
+        return sorted(
+            re.sub(r"[0-9a-f]{8,}\.[0-9a-f]+|\d+m?s|quickstart-[\w-]+", "…", line) for line in lines
+        )
 
     assert plain(said) == plain(shown_beside(QUICKSTART, program))
 
@@ -105,7 +118,10 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
     rules = [rule for group in yaml_load(text)["groups"] for rule in group["rules"]]
     named = {name for rule in rules for name in re.findall(r"gapless_\w+", rule["expr"])}
     assert len(rules) > 10
-    network, quick = MemoryNetwork(), {"found_after": "50ms", "join_interval": "20ms", "capacity": 4}
+    network, quick = (
+        MemoryNetwork(),
+        {"found_after": "50ms", "join_interval": "20ms", "capacity": 4},
+    )
     with (
         blocking.join("x", transport=network.open(), config=quick) as group,
         Collector(tmp_path / "spool", "x", transport=network.open(), config=quick) as collector,
@@ -113,20 +129,28 @@ def test_every_figure_of_the_alerts_is_one_that_members_serve(tmp_path: Path) ->
         group.wait_for("collector", timeout=20)
         group.send_many([b"more than the window takes"] * 50, timeout=20)
         served = prometheus([group.look(), collector.look()])
-    known = set(re.findall(r"^(gapless_\w+)", served, re.MULTILINE)) | {f"gapless_{name}" for name in metrics._HELP}
+    known = set(re.findall(r"^(gapless_\w+)", served, re.MULTILINE)) | {
+        f"gapless_{name}" for name in metrics._HELP
+    }
     assert named - known == set()
 
 
 def test_every_event_of_the_alerts_exists() -> None:
     kinds = re.findall(r'gapless_events_total\{kind=~"([^"]+)"\}', OPERATIONS.read_text("utf-8"))
     assert kinds
-    assert {kind for found in kinds for kind in found.split("|")} <= {name.lower() for name in vars(ready)}
+    assert {kind for found in kinds for kind in found.split("|")} <= {
+        name.lower() for name in vars(ready)
+    }
 
 
 def test_every_knob_of_the_page_exists() -> None:
-    table = OPERATIONS.read_text("utf-8").partition("## Knobs worth turning")[2].partition("## When")[0]
+    table = (
+        OPERATIONS.read_text("utf-8").partition("## Knobs worth turning")[2].partition("## When")[0]
+    )
     turned = {
-        name for cell in re.findall(r"^\|[^|]*\|([^|]*)\|", table, re.MULTILINE) for name in re.findall(r"`(\w+)", cell)
+        name
+        for cell in re.findall(r"^\|[^|]*\|([^|]*)\|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)", cell)
     }
     assert turned - {"rmem_max", "MALLOC_TRIM_THRESHOLD_"} <= set(KNOBS)
     assert len(turned) > 15
@@ -142,4 +166,6 @@ def test_what_is_in_flight_over_the_round_trip_is_the_rate(senders: int) -> None
     group.settle()
     rate = 12_000_000 / (group.now_ns / 1e9)
     most = buffer_bytes / round_trip_s
-    assert 0.75 * most < rate < most, "less by what it takes to begin: the first round trips have a part of the share"
+    assert 0.75 * most < rate < most, (
+        "less by what it takes to begin: the first round trips have a part of the share"
+    )

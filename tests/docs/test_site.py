@@ -20,7 +20,21 @@ from tools import docs, docsite
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
 MADE = {name for source, name in docsite.TOP.items() if source != "README.md"}
-STRUCTURE = {"h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "blockquote"}
+STRUCTURE = {
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "ul",
+    "ol",
+    "li",
+    "table",
+    "tr",
+    "th",
+    "td",
+    "pre",
+    "blockquote",
+}
 
 pytestmark = pytest.mark.xdist_group("site")
 
@@ -34,8 +48,15 @@ def leaves(nav: Any) -> list[str]:
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
-    environment = {"NO_MKDOCS_2_WARNING": "1", "PATH": "", "PYTHONPATH": ":".join(sys.path), "PYTHONWARNINGS": "error"}
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    environment = {
+        "NO_MKDOCS_2_WARNING": "1",
+        "PATH": "",
+        "PYTHONPATH": ":".join(sys.path),
+        "PYTHONWARNINGS": "error",
+    }
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 class Parts(HTMLParser):
@@ -69,9 +90,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Parts]:
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT, folder)
     assert done.returncode == 0, done.stderr
-    said = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO ")]
+    said = [
+        line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO ")
+    ]
     assert said == [], "a build that is well says nothing but what it does"
-    found = {path.relative_to(folder).as_posix(): Parts(path.read_text("utf-8")) for path in folder.rglob("*.html")}
+    found = {
+        path.relative_to(folder).as_posix(): Parts(path.read_text("utf-8"))
+        for path in folder.rglob("*.html")
+    }
     found["/files"] = Parts("")
     found["/files"].ids = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     return found
@@ -106,7 +132,11 @@ def goals(page: str, parts: Parts) -> list[tuple[str | None, str]]:
         if split.scheme or split.netloc:
             found.append((None, link))
             continue
-        path = (PurePosixPath("/", page).parent / unquote(split.path)) if split.path else PurePosixPath("/", page)
+        path = (
+            (PurePosixPath("/", page).parent / unquote(split.path))
+            if split.path
+            else PurePosixPath("/", page)
+        )
         clean: list[str] = []
         for part in path.parts[1:]:
             clean = clean[:-1] if part == ".." else [*clean, *([part] if part != "." else [])]
@@ -122,21 +152,29 @@ def test_every_link_of_the_site_leads_somewhere(site: dict[str, Parts]) -> None:
         for target, anchor in goals(page, parts):
             if target is None:
                 continue
-            if target not in site["/files"].ids or (anchor and target in site and anchor not in site[target].ids):
+            if target not in site["/files"].ids or (
+                anchor and target in site and anchor not in site[target].ids
+            ):
                 lost.append(f"{page} -> {target}#{anchor}")
     assert lost == []
 
 
 def test_nothing_is_loaded_from_elsewhere(site: dict[str, Parts]) -> None:
-    foreign = {load for parts in site.values() for load in parts.loads if re.match(r"[a-z]+:|//", load)}
+    foreign = {
+        load for parts in site.values() for load in parts.loads if re.match(r"[a-z]+:|//", load)
+    }
     assert foreign == set()
-    assert any(load.endswith("iframe-worker.js") for load in site["index.html"].loads), "or there is no search offline"
+    assert any(load.endswith("iframe-worker.js") for load in site["index.html"].loads), (
+        "or there is no search offline"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_the_same_here_and_on_a_markdown_host(page: str, site: dict[str, Parts]) -> None:
     """Lists, tables and code are taken for that by both; Python-Markdown wants four spaces where others take two."""
-    there = Parts(MarkdownIt("commonmark").enable("table").render((ROOT / "docs" / page).read_text("utf-8"))).structure
+    there = Parts(
+        MarkdownIt("commonmark").enable("table").render((ROOT / "docs" / page).read_text("utf-8"))
+    ).structure
     here = site[page.removesuffix(".md") + ".html"].structure
     start = here.index("h1")
     assert here[start : start + len(there)] == there
@@ -175,11 +213,21 @@ def test_what_a_page_links_to_is_on_the_site(tmp_path: Path) -> None:
 
 
 def test_a_build_fails_for_what_leads_nowhere(tmp_path: Path) -> None:
-    project(tmp_path, "# Page\n\n[1](missing.md), [2](#absent), [3](../src/away.py), [4](../README.md#gone)\n")
+    project(
+        tmp_path,
+        "# Page\n\n[1](missing.md), [2](#absent), [3](../src/away.py), [4](../README.md#gone)\n",
+    )
     (tmp_path / "docs" / "forgotten.md").write_text("# Forgotten\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
-    for problem in ("missing.md", "#absent", "src/away.py", "#gone", "forgotten.md", "index.md#one"):
+    for problem in (
+        "missing.md",
+        "#absent",
+        "src/away.py",
+        "#gone",
+        "forgotten.md",
+        "index.md#one",
+    ):
         assert problem in done.stderr
 
 
@@ -195,7 +243,9 @@ def test_a_build_fails_for_what_leads_nowhere(tmp_path: Path) -> None:
         ("[a]: ../b.txt", "docs", "x.md", "[a]: source/b.txt.md"),
     ],
 )
-def test_links_out_of_the_docs_are_rewritten(text: str, folder: str, page: str, expected: str) -> None:
+def test_links_out_of_the_docs_are_rewritten(
+    text: str, folder: str, page: str, expected: str
+) -> None:
     assert docsite.rewritten(text, folder, page) == expected
 
 
@@ -203,6 +253,12 @@ def test_anchors_are_those_of_a_markdown_host(site: dict[str, Parts]) -> None:
     """What ``tools/docs.py`` takes for an anchor is one on the site, but for numbers of repeated headings."""
     lacking = []
     for page in PAGES:
-        wanted = {name for name in docs.anchors((ROOT / "docs" / page).read_text("utf-8")) if name[-2:] != "-1"}
-        lacking += [f"{page}#{anchor}" for anchor in wanted - site[page.removesuffix(".md") + ".html"].ids]
+        wanted = {
+            name
+            for name in docs.anchors((ROOT / "docs" / page).read_text("utf-8"))
+            if name[-2:] != "-1"
+        }
+        lacking += [
+            f"{page}#{anchor}" for anchor in wanted - site[page.removesuffix(".md") + ".html"].ids
+        ]
     assert lacking == []

@@ -1,7 +1,7 @@
 """A real browser without a window, driven over a pair of pipes: no driver, no port, no dependency.
 
-Chromium answers the commands of its DevTools protocol on file descriptors 3 and 4 if it is started with
-``--remote-debugging-pipe``: JSON, each message ended by a zero byte.
+Chromium answers the commands of its DevTools protocol on file descriptors 3 and 4 if it is started
+with ``--remote-debugging-pipe``: JSON, each message ended by a zero byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 40.0
-_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, " ": 32}
+_KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    " ": 32,
+}
 
 
 def find() -> str | None:
@@ -36,10 +45,13 @@ class Browser:
     """One browser process; ``open`` gives pages."""
 
     def __init__(self, path: str) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix="gapless-browser-", ignore_cleanup_errors=True)
+        self._home = tempfile.TemporaryDirectory(
+            prefix="gapless-browser-", ignore_cleanup_errors=True
+        )
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        # The child has its ends as 3 and 4: here they lie above, so that putting one in place does not close the other.
+        # The child has its ends as 3 and 4: here they lie above, so that putting one in place does
+        # not close the other.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_read, to_write)]
         os.close(to_read)
         os.close(to_write)
@@ -80,7 +92,9 @@ class Browser:
         self._number = 0
         self.events: list[dict[str, Any]] = []
 
-    def call(self, method: str, parameters: dict[str, Any] | None = None, session: str = "") -> dict[str, Any]:
+    def call(
+        self, method: str, parameters: dict[str, Any] | None = None, session: str = ""
+    ) -> dict[str, Any]:
         """Send a command and return its result; what happens meanwhile is kept in ``events``."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters or {}}
@@ -128,8 +142,12 @@ class Browser:
     ) -> Page:
         """Open a file in a page of its own and wait until it is loaded; the script ``first`` runs before its own."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
-        target = self.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
-        session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
+        target = self.call(
+            "Target.createTarget", {"url": "about:blank", "browserContextId": context}
+        )["targetId"]
+        session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})[
+            "sessionId"
+        ]
         page = Page(self, session, target, context)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
@@ -180,11 +198,18 @@ class Page:
     def media(self, *, dark: bool = False, printed: bool = False) -> None:
         """Say what the reader's system prefers."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.call("Emulation.setEmulatedMedia", {"media": "print" if printed else "", "features": features})
+        self.call(
+            "Emulation.setEmulatedMedia",
+            {"media": "print" if printed else "", "features": features},
+        )
 
     def press(self, key: str, *, shift: bool = False) -> None:
         """Press a key and let it go."""
-        code = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": _KEYS[key]}
+        code = {
+            "key": key,
+            "code": "Space" if key == " " else key,
+            "windowsVirtualKeyCode": _KEYS[key],
+        }
         typed = {"text": {"Enter": "\r", " ": " "}[key]} if key in {"Enter", " "} else {}
         modifiers = 8 if shift else 0
         kind = "keyDown" if typed else "rawKeyDown"
@@ -202,9 +227,14 @@ class Page:
         )
         box = self.box(selector)
         scrolled = self.run("[scrollX, scrollY]")
-        at = {"x": box["x"] + box["width"] / 2 - scrolled[0], "y": box["y"] + box["height"] / 2 - scrolled[1]}
+        at = {
+            "x": box["x"] + box["width"] / 2 - scrolled[0],
+            "y": box["y"] + box["height"] / 2 - scrolled[1],
+        }
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", {"type": kind, **at, "button": "left", "clickCount": 1})
+            self.call(
+                "Input.dispatchMouseEvent", {"type": kind, **at, "button": "left", "clickCount": 1}
+            )
 
     def until(self, script: str) -> None:
         """Wait until an expression is true."""
@@ -219,7 +249,11 @@ class Page:
         for event in self.browser.events:
             if event.get("sessionId") != self.session:
                 continue
-            if event["method"] in {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}:
+            if event["method"] in {
+                "Runtime.exceptionThrown",
+                "Log.entryAdded",
+                "Runtime.consoleAPICalled",
+            }:
                 found.append(json.dumps(event["params"])[:300])
         return found
 
@@ -228,12 +262,16 @@ class Page:
         return [
             event["params"]["request"]["url"]
             for event in self.browser.events
-            if event.get("sessionId") == self.session and event["method"] == "Network.requestWillBeSent"
+            if event.get("sessionId") == self.session
+            and event["method"] == "Network.requestWillBeSent"
         ]
 
     def shot(self, path: Path, clip: dict[str, float] | None = None, *, full: bool = False) -> None:
         """Take a picture."""
-        parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": full or clip is not None}
+        parameters: dict[str, Any] = {
+            "format": "png",
+            "captureBeyondViewport": full or clip is not None,
+        }
         if full:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
             clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"]}
@@ -252,4 +290,6 @@ class Page:
     def close(self) -> None:
         """Close the page and forget what it told."""
         self.browser.call("Target.disposeBrowserContext", {"browserContextId": self.context})
-        self.browser.events = [event for event in self.browser.events if event.get("sessionId") != self.session]
+        self.browser.events = [
+            event for event in self.browser.events if event.get("sessionId") != self.session
+        ]

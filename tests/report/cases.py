@@ -51,32 +51,77 @@ def checks(state: str = "held", why: str = "") -> list[dict[str, Any]]:
 def nothing() -> dict[str, Any]:
     """Return the figures of a trace in which nothing happened."""
     verdict = {"ok": True, "violations": 0, "events": 0, "lives": 0, "seeds": 0, "checks": checks()}
-    return {"kind": "run", "title": "nothing happened", "mode": "full", "verdict": verdict, "summary": {"sent": 0}}
+    return {
+        "kind": "run",
+        "title": "nothing happened",
+        "mode": "full",
+        "verdict": verdict,
+        "summary": {"sent": 0},
+    }
 
 
 def alone() -> dict[str, Any]:
     """Return the figures of one member that has nobody to send to."""
-    life = {"name": "hermit", "member": "hermit", "began_ns": BEGIN_NS, "ended_ns": BEGIN_NS + NS_PER_S, "end": "rest"}
-    view = {"t_ns": BEGIN_NS + 1, "member": "hermit", "number": 1, "maker": "hermit", "members": ["hermit"]}
+    life = {
+        "name": "hermit",
+        "member": "hermit",
+        "began_ns": BEGIN_NS,
+        "ended_ns": BEGIN_NS + NS_PER_S,
+        "end": "rest",
+    }
+    view = {
+        "t_ns": BEGIN_NS + 1,
+        "member": "hermit",
+        "number": 1,
+        "maker": "hermit",
+        "members": ["hermit"],
+    }
     points = [[BEGIN_NS + at * NS_PER_MS, at, at, at] for at in range(3)]
     return {
         "kind": "run",
         "title": "alone",
         "mode": "full",
-        "verdict": {"ok": True, "events": 12, "lives": 1, "seeds": 1, "span_ns": NS_PER_S, "checks": checks()},
-        "summary": {"sent": 3, "delivered": 0, "expected": 0, "lost": 0, "duplicates": 0, "out_of_order": 0},
+        "verdict": {
+            "ok": True,
+            "events": 12,
+            "lives": 1,
+            "seeds": 1,
+            "span_ns": NS_PER_S,
+            "checks": checks(),
+        },
+        "summary": {
+            "sent": 3,
+            "delivered": 0,
+            "expected": 0,
+            "lost": 0,
+            "duplicates": 0,
+            "out_of_order": 0,
+        },
         "lives": [life],
         "views": [view],
-        "windows": [{"member": "hermit", "origin": "hermit", "to": "", "reach": 64, "points": points}],
-        "over_time": {"step_ns": NS_PER_MS, "points": [{"t_ns": BEGIN_NS, "member": "hermit", "sent": 3}]},
+        "windows": [
+            {"member": "hermit", "origin": "hermit", "to": "", "reach": 64, "points": points}
+        ],
+        "over_time": {
+            "step_ns": NS_PER_MS,
+            "points": [{"t_ns": BEGIN_NS, "member": "hermit", "sent": 3}],
+        },
         "latency": [{"member": "", "origin": "", "count": 0, "histogram": []}],
     }
 
 
-def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0, points: int = 400) -> dict[str, Any]:
+OCCUPANCY = {"mean": 9.5, "p50": 4, "p99": 900, "max": 1024, "reach": 1024}
+
+
+def crowd(
+    members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0, points: int = 400
+) -> dict[str, Any]:
     """Return made-up figures of many members that all send: as large as figures get."""
     rng = Random(7)
-    known = [*names, *(f"producer-{at:02d}.eu-central-1.example.com:7{at:03d}" for at in range(members))][:members]
+    known = [
+        *names,
+        *(f"producer-{at:02d}.eu-central-1.example.com:7{at:03d}" for at in range(members)),
+    ][:members]
     lives = [_life(rng, at, name) for at, name in enumerate(known)]
     streams = [(member, origin) for member in known for origin in known]
     return {
@@ -111,13 +156,15 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
                 "times": at,
                 "blocked_ns": at * 10 * NS_PER_MS,
                 "longest_ns": NS_PER_MS,
-                "caused_by": [{"member": other, "blocked_ns": at * NS_PER_MS, "times": 1} for other in known[:9]],
+                "caused_by": [
+                    {"member": other, "blocked_ns": at * NS_PER_MS, "times": 1}
+                    for other in known[:9]
+                ],
             }
             for at, name in enumerate(known)
         ],
         "occupancy": [
-            {"member": member, "origin": origin, "mean": 9.5, "p50": 4, "p99": 900, "max": 1024, "reach": 1024}
-            for member, origin in streams[:64]
+            {"member": member, "origin": origin, **OCCUPANCY} for member, origin in streams[:64]
         ],
         "violations": [_violation(rng, known, at) for at in range(min(violations, 50))],
         "pipeline": {
@@ -125,7 +172,9 @@ def crowd(members: int = 32, *, names: tuple[str, ...] = (), violations: int = 0
             "rows_per_s": 81_234.5,
             "longest_batch_ns": 4 * NS_PER_S,
             "complete": True,
-            "tables": [{"table": known[0], "rows": 3_200_000, "batches": 12, "size_bytes": 123_456_789}],
+            "tables": [
+                {"table": known[0], "rows": 3_200_000, "batches": 12, "size_bytes": 123_456_789}
+            ],
         },
     }
 
@@ -157,7 +206,9 @@ def _verdict(known: list[str], violations: int) -> dict[str, Any]:
         "span_ns": 60 * NS_PER_S,
         "seconds": 71.5,
         "checks": listed,
-        "incomplete": [{"life": name, "missing_rows": 3} for name in known[:1]] if violations else [],
+        "incomplete": [{"life": name, "missing_rows": 3} for name in known[:1]]
+        if violations
+        else [],
     }
 
 
@@ -227,7 +278,9 @@ def _latency(rng: Random, member: str, origin: str) -> dict[str, Any]:
     histogram, upper = [], 50_000.0
     while upper < 3e9:
         upper *= 1.09
-        histogram.append([int(upper), int(1e6 / (1 + abs(upper / 1e6 - 1) ** 2)) + rng.randrange(3)])
+        histogram.append(
+            [int(upper), int(1e6 / (1 + abs(upper / 1e6 - 1) ** 2)) + rng.randrange(3)]
+        )
     shares = {
         "p50_ns": 900_000,
         "p90_ns": 3_000_000,
@@ -337,13 +390,19 @@ PROFILES = ("nakack4", "nakack", "classic", "unicast3")
 def sweep(*, failed: int = 0, missing: int = 0, hunt: bool = True) -> dict[str, Any]:
     """Return made-up figures of a sweep."""
     cells = [
-        _cell(profile, members, loss) for members in (3, 8, 20) for loss in (0.0, 1.0, 5.0) for profile in PROFILES
+        _cell(profile, members, loss)
+        for members in (3, 8, 20)
+        for loss in (0.0, 1.0, 5.0)
+        for profile in PROFILES
     ]
     failures = [
         {
             "seed": 2**62 + nth,
             "profile": "nakack4",
-            "violations": [{"check": "S3", "t_ns": NS_PER_S, "member": HOSTILE[0], "message": HOSTILE[1]}] * 3,
+            "violations": [
+                {"check": "S3", "t_ns": NS_PER_S, "member": HOSTILE[0], "message": HOSTILE[1]}
+            ]
+            * 3,
             "error": None,
             "replay": f"gapless sim {2**62 + nth} --profile nakack4",
             "shrink": f"gapless shrink {2**62 + nth} --profile nakack4",
@@ -366,7 +425,13 @@ def sweep(*, failed: int = 0, missing: int = 0, hunt: bool = True) -> dict[str, 
 
 def _cell(profile: str, members: int, loss: float) -> dict[str, Any]:
     worse = 1 + PROFILES.index(profile)
-    frames = {"data": 1000, "repair": int(20 * loss), "ack": 100 * worse, "nak": int(9 * loss), "tail": 40}
+    frames = {
+        "data": 1000,
+        "repair": int(20 * loss),
+        "ack": 100 * worse,
+        "nak": int(9 * loss),
+        "tail": 40,
+    }
     return {
         "profile": profile,
         "members": members,

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gapless.config import Config
-from gapless.sim.faults import Delay, Loss
-from gapless.sim.mutants import named, planted
-from gapless.sim.naming import node_name
-from gapless.sim.run import simulate
-from gapless.sim.script import Crash, Leave, Read, Script, Send, Start, payload
-from gapless.sim.seeds import split
-from gapless.sim.world import World
+from gapless.faults.faults import Delay, Loss
+from gapless.faults.frame_names import node_name
+from gapless.rng import split
+from gapless.sim.mutants.runner import named, planted
+from gapless.sim.runner import simulate
+from gapless.sim.scenario.actions import Crash, Leave, Read, Script, Send, Start, payload
+from gapless.sim.world.world import World
 from gapless.trace.schema import Row
 from gapless.units import NS_PER_MS, NS_PER_S
 
@@ -43,9 +43,15 @@ AROUND_NS = 12 * NS_PER_MS
 class Story:
     """A group that finds itself, sends while frames are lost, loses a member and gets it back."""
 
-    def __init__(self, members: int = 4, messages: int = 600, loss: float = 0.05, seed: int = 7) -> None:
+    def __init__(
+        self, members: int = 4, messages: int = 600, loss: float = 0.05, seed: int = 7
+    ) -> None:
         self.config = Config.make(
-            capacity=64, heartbeat_interval="100ms", suspect_after="400ms", verify_timeout="100ms", merge_interval="1s"
+            capacity=64,
+            heartbeat_interval="100ms",
+            suspect_after="400ms",
+            verify_timeout="100ms",
+            merge_interval="1s",
         )
         names = [node_name(number + 1) for number in range(members)]
         pace_ns = 6 * NS_PER_MS
@@ -53,7 +59,8 @@ class Story:
         actions: list[Any] = [Start(20 * NS_PER_MS * at, name) for at, name in enumerate(names)]
         for nth in range(messages):
             for at, name in enumerate(names):
-                # Not all in the same instant, and in two waves, so that a rate over time has a shape.
+                # Not all in the same instant, and in two waves, so that a rate over time has a
+                # shape.
                 wave_ns = 800 * NS_PER_MS if nth >= messages // 2 else 0
                 at_ns = begin_ns + wave_ns + nth * pace_ns + at * pace_ns // members
                 actions.append(Send(at_ns, name, (payload(name, nth, 180),)))
@@ -84,7 +91,9 @@ def story_figures(members: int = 4, messages: int = 600, loss: float = 0.05) -> 
     """Return the figures of a run in which all went well."""
     story = Story(members, messages, loss)
     return figures_of(
-        story.rows(), reach=story.config.capacity, title="orders: 4 members, 5 % loss, one killed and back"
+        story.rows(),
+        reach=story.config.capacity,
+        title="orders: 4 members, 5 % loss, one killed and back",
     )
 
 
@@ -94,11 +103,18 @@ def broken_figures(bug: str = "take over a gap", seed: int = 2) -> dict[str, Any
         outcome = simulate(seed, profile="nakack4", trace=True)
     assert outcome.trace is not None
     assert outcome.violations, f"seed {seed} does not show {bug!r} any more; take another one"
-    return figures_of(outcome.trace, outcome.violations, title=f"seed {seed} with a planted bug", seed=seed)
+    return figures_of(
+        outcome.trace, outcome.violations, title=f"seed {seed} with a planted bug", seed=seed
+    )
 
 
 def figures_of(
-    rows: list[Row], violations: Sequence[Any] = (), *, reach: int = 0, title: str = "", seed: int = 0
+    rows: list[Row],
+    violations: Sequence[Any] = (),
+    *,
+    reach: int = 0,
+    title: str = "",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Return the figures of a run: what Spark makes of a trace, here in plain Python."""
     sent_at = _sent_times(rows)
@@ -110,10 +126,19 @@ def figures_of(
         "mode": "full",
         "simulated": True,
         "verdict": _verdict(rows, violations),
-        "summary": {**_summary(rows, sent_at), "out_of_order": sum(v.check == "S3" for v in violations)},
+        "summary": {
+            **_summary(rows, sent_at),
+            "out_of_order": sum(v.check == "S3" for v in violations),
+        },
         "lives": _lives(rows),
         "views": [
-            {"t_ns": r.t_ns, "member": r.member, "number": r.view, "maker": r.origin, "members": r.reason.split()}
+            {
+                "t_ns": r.t_ns,
+                "member": r.member,
+                "number": r.view,
+                "maker": r.origin,
+                "members": r.reason.split(),
+            }
             for r in rows
             if r.event == "MEMBERS"
         ],
@@ -161,7 +186,14 @@ def _verdict(rows: list[Row], violations: Sequence[Any]) -> dict[str, Any]:
         state = "violated" if counts[check] else "not checked" if off else "held"
         looked = 0 if off else len(rows) // (1 + len(check))
         checks.append(
-            {"id": check, "name": name, "state": state, "rows": looked, "violations": counts[check], "why": off}
+            {
+                "id": check,
+                "name": name,
+                "state": state,
+                "rows": looked,
+                "violations": counts[check],
+                "why": off,
+            }
         )
     for check in counts:
         if check not in CHECKED:
@@ -191,7 +223,9 @@ def _verdict(rows: list[Row], violations: Sequence[Any]) -> dict[str, Any]:
 def _summary(rows: list[Row], sent_at: dict[tuple[str, int, int], int]) -> dict[str, Any]:
     latencies = [latency_ns for _, latency_ns in _latencies(rows, sent_at)]
     delivered = sum(
-        r.seqno_last - r.seqno + 1 for r in rows if r.event == "DELIVER" and not r.reason and r.origin != r.member
+        r.seqno_last - r.seqno + 1
+        for r in rows
+        if r.event == "DELIVER" and not r.reason and r.origin != r.member
     )
     events = Counter(row.event for row in rows)
     span_s = max((rows[-1].t_ns - rows[0].t_ns) / 1e9, 1e-9) if rows else 1.0
@@ -271,7 +305,9 @@ def _repair_log(rows: list[Row]) -> list[dict[str, Any]]:
             continue
         came = _first(naks_in, row.t_ns, row.origin, row.seqno, peer=row.member)
         sent = None if came is None else _first(repairs, came, row.origin, row.seqno)
-        stored = None if sent is None else _first(stores, sent, row.origin, row.seqno, member=row.member)
+        stored = (
+            None if sent is None else _first(stores, sent, row.origin, row.seqno, member=row.member)
+        )
         delivered = _first(delivers, row.t_ns, row.origin, row.seqno, member=row.member)
         log[key] = {
             "origin": row.origin,
@@ -289,7 +325,9 @@ def _repair_log(rows: list[Row]) -> list[dict[str, Any]]:
     return list(log.values())[:500]
 
 
-def _first(rows: list[Row], after_ns: int, origin: str, seqno: int, *, peer: str = "", member: str = "") -> int | None:
+def _first(
+    rows: list[Row], after_ns: int, origin: str, seqno: int, *, peer: str = "", member: str = ""
+) -> int | None:
     at = bisect_left(rows, after_ns, key=lambda row: row.t_ns)
     for row in rows[at : at + 4000]:
         whole = row.origin == origin and row.seqno <= seqno <= row.seqno_last
@@ -451,16 +489,36 @@ def _occupancy(rows: list[Row], reach: int) -> list[dict[str, Any]]:
     ]
 
 
-_SAID = {"SEND", "STORE", "DELIVER", "NAK_OUT", "NAK_IN", "REPAIR", "DROPPED", "MEMBERS", "STATE", "LOST", "PURGE"}
+_SAID = {
+    "SEND",
+    "STORE",
+    "DELIVER",
+    "NAK_OUT",
+    "NAK_IN",
+    "REPAIR",
+    "DROPPED",
+    "MEMBERS",
+    "STATE",
+    "LOST",
+    "PURGE",
+}
 
 
 def _violation(rows: list[Row], violation: Any, seed: int) -> dict[str, Any]:
     near = [
-        row for row in rows if row.event in _SAID and not row.reason and abs(row.t_ns - violation.t_ns) <= AROUND_NS
+        row
+        for row in rows
+        if row.event in _SAID and not row.reason and abs(row.t_ns - violation.t_ns) <= AROUND_NS
     ]
     told = [row for row in near if row.member == violation.member and row.t_ns <= violation.t_ns]
-    here = next((row for row in reversed(told) if row.event == "DELIVER"), told[-1] if told else None)
-    mine = [row for row in near if here and row.origin == here.origin and row.member in {here.member, here.origin}]
+    here = next(
+        (row for row in reversed(told) if row.event == "DELIVER"), told[-1] if told else None
+    )
+    mine = [
+        row
+        for row in near
+        if here and row.origin == here.origin and row.member in {here.member, here.origin}
+    ]
     at = next((nth for nth, row in enumerate(mine) if row is here), 0)
     chosen = mine[max(0, at - 12) : at + 6]
     frames = []
@@ -511,7 +569,9 @@ def _frames(rows: list[Row], lo_ns: int, hi_ns: int, lives: set[str]) -> list[di
         at = bisect_left(arrivals, row.t_ns)
         got_ns = None if row.frame_id in lost or at == len(arrivals) else arrivals[at]
         lost_too = {"got_ns": got_ns, "lost": row.frame_id in lost}
-        frames.append({"from": row.member, "to": row.peer, "sent_ns": row.t_ns, **lost_too, "what": what})
+        frames.append(
+            {"from": row.member, "to": row.peer, "sent_ns": row.t_ns, **lost_too, "what": what}
+        )
     return frames[:24]
 
 

@@ -16,7 +16,18 @@ from tests.report.conftest import figures_of
 pytestmark = pytest.mark.xdist_group("browser")
 
 Pages = Callable[[str], Path]
-EVERY = ("story", "broken", "crowd", "nothing", "alone", "sampled", "hostile", "unjudged", "sweep", "failed sweep")
+EVERY = (
+    "story",
+    "broken",
+    "crowd",
+    "nothing",
+    "alone",
+    "sampled",
+    "hostile",
+    "unjudged",
+    "sweep",
+    "failed sweep",
+)
 VISIBLE = "e => e.checkVisibility({contentVisibilityAuto: true}) && e.getClientRects().length > 0"
 FOCUSABLE = "a[href], button, select, summary, [tabindex='0']"
 
@@ -34,7 +45,9 @@ def opened(browser: Browser, path: Path, **how: Any) -> Iterator[Page]:
 def test_every_page_is_quiet_and_fits_a_phone(browser: Browser, pages: Pages, name: str) -> None:
     with opened(browser, pages(name), width=390, height=844) as page:
         assert page.complaints() == []
-        assert [address for address in page.requests() if not address.startswith("data:")] == [pages(name).as_uri()]
+        assert [address for address in page.requests() if not address.startswith("data:")] == [
+            pages(name).as_uri()
+        ]
         for width in (390, 320):
             page.resize(width, 844)
             assert page.run("document.documentElement.scrollWidth") <= width
@@ -65,7 +78,9 @@ def test_every_plot_has_a_name_a_table_and_words(browser: Browser, pages: Pages,
             assert plot["live"] == "polite"
             assert plot["said"]
         assert page.run("document.querySelectorAll('h1').length") == 1
-        levels = page.run("[...document.querySelectorAll('main h1, main h2, main h3')].map(h => Number(h.tagName[1]))")
+        levels = page.run(
+            "[...document.querySelectorAll('main h1, main h2, main h3')].map(h => Number(h.tagName[1]))"
+        )
         assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
@@ -75,7 +90,9 @@ def test_what_a_screen_reader_is_told(browser: Browser, pages: Pages) -> None:
     named: dict[str, list[str]] = {}
     for node in tree:
         if not node.get("ignored") and "role" in node:
-            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+            named.setdefault(node["role"]["value"], []).append(
+                node.get("name", {}).get("value", "")
+            )
     assert "Sections" in named["navigation"]
     assert len(named["main"]) == 1
     assert any("held" in name for name in named["heading"])
@@ -86,7 +103,9 @@ def test_what_a_screen_reader_is_told(browser: Browser, pages: Pages) -> None:
 
 def test_the_tab_key_reaches_everything_in_order(browser: Browser, pages: Pages) -> None:
     with opened(browser, pages("broken"), height=2000) as page:
-        page.run(f"document.querySelectorAll({FOCUSABLE!r}).forEach((e, at) => {{ e.dataset.nth = at }})")
+        page.run(
+            f"document.querySelectorAll({FOCUSABLE!r}).forEach((e, at) => {{ e.dataset.nth = at }})"
+        )
         wanted = page.run(
             f"[...document.querySelectorAll({FOCUSABLE!r})].filter({VISIBLE}).map(e => Number(e.dataset.nth))"
         )
@@ -100,7 +119,9 @@ def test_the_tab_key_reaches_everything_in_order(browser: Browser, pages: Pages)
         assert len(reached) > 30
 
 
-def test_the_skip_link_leads_to_the_verdict_and_focus_can_be_seen(browser: Browser, pages: Pages) -> None:
+def test_the_skip_link_leads_to_the_verdict_and_focus_can_be_seen(
+    browser: Browser, pages: Pages
+) -> None:
     with opened(browser, pages("story")) as page:
         page.press("Tab")
         assert page.run("document.activeElement.textContent") == "Skip to the verdict"
@@ -182,7 +203,8 @@ def test_nothing_moves_while_the_page_loads(browser: Browser, pages: Pages, widt
       new PerformanceObserver(list => { for (const one of list.getEntries()) sum += one.value; })
         .observe({type: 'layout-shift', buffered: true});
       requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(sum), 0))); })"""
-    # The class that hides all but one of many figures: if it came when some of them had been laid out, all would jump.
+    # The class that hides all but one of many figures: if it came when some of them had been laid
+    # out, all would jump.
     look = """new MutationObserver(() => {
       if (document.documentElement?.classList.contains('js')) window.late ??= document.body !== null; })
         .observe(document, {subtree: true, childList: true, attributes: true});"""
@@ -205,7 +227,9 @@ def test_dark_and_light(browser: Browser, pages: Pages) -> None:
         assert page.run(name) == "Theme: system"
         page.run("document.getElementById('theme').focus()")
         page.press("Enter")
-        assert (page.run(name), page.run(ground)) == ("Theme: light", light[0]), "the switch wins over the system"
+        assert (page.run(name), page.run(ground)) == ("Theme: light", light[0]), (
+            "the switch wins over the system"
+        )
         page.press(" ")
         page.media(dark=False)
         assert (page.run(name), page.run(ground)) == ("Theme: dark", dark[0])
@@ -238,8 +262,15 @@ def test_one_stream_at_a_time(browser: Browser, pages: Pages) -> None:
 def test_without_scripts_everything_is_there(browser: Browser, pages: Pages) -> None:
     with opened(browser, pages("story"), scripts=False) as page:
         whole = page.run("document.querySelectorAll('figure.plot').length")
-        assert page.run(f"[...document.querySelectorAll('figure.plot')].filter({VISIBLE}).length") == whole > 20
-        assert page.run(f"[...document.querySelectorAll('button, select')].filter({VISIBLE}).length") == 0
+        assert (
+            page.run(f"[...document.querySelectorAll('figure.plot')].filter({VISIBLE}).length")
+            == whole
+            > 20
+        )
+        assert (
+            page.run(f"[...document.querySelectorAll('button, select')].filter({VISIBLE}).length")
+            == 0
+        )
         assert page.run("document.querySelector('.say').textContent") == ""
         page.click("#lives details summary")
         page.until(f"[...document.querySelectorAll('#lives table')].filter({VISIBLE}).length === 1")
@@ -249,8 +280,15 @@ def test_without_scripts_everything_is_there(browser: Browser, pages: Pages) -> 
 def test_a_violation_is_drawn_as_a_sequence(browser: Browser, pages: Pages) -> None:
     (first, *_) = figures_of("broken")["violations"]
     with opened(browser, pages("broken")) as page:
-        assert page.run("document.querySelector('#verdict h2').textContent").endswith("violations found")
-        assert page.run("document.querySelector('#violations summary').textContent").find(first["message"]) > 0
+        assert page.run("document.querySelector('#verdict h2').textContent").endswith(
+            "violations found"
+        )
+        assert (
+            page.run("document.querySelector('#violations summary').textContent").find(
+                first["message"]
+            )
+            > 0
+        )
         drawn = page.run(
             "(() => { const s = document.querySelector('#sequence-0 svg');"
             " return {here: [...s.querySelectorAll('.here')].length, arrows: s.querySelectorAll('.arrow').length,"
@@ -284,7 +322,10 @@ def test_names_stay_names(browser: Browser, pages: Pages) -> None:
                 == 2
             )
     with opened(browser, pages("hostile")) as page:
-        assert page.run("document.querySelector('h1').textContent") == "<script>window.hacked=1</script>"
+        assert (
+            page.run("document.querySelector('h1').textContent")
+            == "<script>window.hacked=1</script>"
+        )
 
 
 def test_the_page_may_not_talk_to_anybody(browser: Browser, pages: Pages) -> None:
@@ -292,7 +333,10 @@ def test_the_page_may_not_talk_to_anybody(browser: Browser, pages: Pages) -> Non
         page.run(
             "document.addEventListener('securitypolicyviolation', e => { window.refused = e.effectiveDirective; })"
         )
-        assert page.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
+        assert (
+            page.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')")
+            == "refused"
+        )
         assert page.run("window.refused") == "connect-src"
         page.run(
             "(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
@@ -310,19 +354,29 @@ def test_on_paper(browser: Browser, pages: Pages) -> None:
         assert len(page.call("Page.printToPDF", {"printBackground": True})["data"]) > 10_000
 
 
-def test_a_sweep_is_compared_and_failing_seeds_have_commands(browser: Browser, pages: Pages) -> None:
+def test_a_sweep_is_compared_and_failing_seeds_have_commands(
+    browser: Browser, pages: Pages
+) -> None:
     with opened(browser, pages("failed sweep")) as page:
         assert (
-            page.run("document.querySelector('#verdict h2').textContent").replace("\N{NO-BREAK SPACE}", " ")
+            page.run("document.querySelector('#verdict h2').textContent").replace(
+                "\N{NO-BREAK SPACE}", " "
+            )
             == "3 of 360 runs failed"
         )
-        commands = page.run("[...document.querySelectorAll('#failures code')].map(e => e.textContent)")
-        assert commands[:2] == [f"gapless {word} {2**62} --profile nakack4" for word in ("sim", "shrink")]
+        commands = page.run(
+            "[...document.querySelectorAll('#failures code')].map(e => e.textContent)"
+        )
+        assert commands[:2] == [
+            f"gapless {word} {2**62} --profile nakack4" for word in ("sim", "shrink")
+        ]
         shown = page.run(
             f"[...document.querySelectorAll('#loss figure, #size figure')].filter({VISIBLE}).map(f => f.id)"
         )
         assert shown[0] == "loss-2-p99", "the largest group comes first: there profiles differ most"
         page.run("document.querySelector('#loss-2-p99 .stage').focus()")
         page.press("End")
-        told = page.run("document.querySelector('#loss-2-p99 .say').textContent").replace("\N{NO-BREAK SPACE}", " ")
+        told = page.run("document.querySelector('#loss-2-p99 .say').textContent").replace(
+            "\N{NO-BREAK SPACE}", " "
+        )
         assert told == "5 %: nakack4 26 ms, nakack 31 ms, classic 36 ms, unicast3 41 ms"

@@ -9,11 +9,11 @@ import pytest
 
 from gapless.cli import report as command
 from gapless.cli.app import run
-from pyspark_gapless.sweep.cells import Cell, code_digest
-from pyspark_gapless.sweep.figures import figures as sweep_figures
+from pyspark_gapless.sweep.cell import Cell, code_digest
+from pyspark_gapless.sweep.report_input import figures as sweep_figures
 from pyspark_gapless.sweep.results import Results
 from pyspark_gapless.sweep.schema import arrow_schema
-from pyspark_gapless.sweep.work import Run, row_of
+from pyspark_gapless.sweep.task import Run, row_of
 from tests.report import cases
 
 
@@ -22,7 +22,9 @@ def written(path: Path, figures: object) -> Path:
     return path
 
 
-def test_a_file_of_figures_becomes_a_page_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_figures_becomes_a_page_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "calm.json", cases.alone())
     assert run(["report", str(path)]) == 0
     page = (tmp_path / "calm.html").read_text(encoding="utf-8")
@@ -37,7 +39,10 @@ def test_a_file_of_figures_becomes_a_page_beside_it(tmp_path: Path, capsys: pyte
 def test_a_folder_with_figures_gets_its_page(tmp_path: Path) -> None:
     written(tmp_path / "figures.json", cases.nothing())
     assert run(["report", str(tmp_path), "--title", "what <b>I</b> saw"]) == 0
-    assert '<h1><bdi class="name">what &lt;b&gt;I&lt;/b&gt; saw</bdi></h1>' in (tmp_path / "report.html").read_text()
+    assert (
+        '<h1><bdi class="name">what &lt;b&gt;I&lt;/b&gt; saw</bdi></h1>'
+        in (tmp_path / "report.html").read_text()
+    )
 
 
 def test_output_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +57,10 @@ def test_output_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_violations_are_exit_code_1(tmp_path: Path) -> None:
-    for name, figures in {"run": cases.crowd(2, violations=3, points=3), "sweep": cases.sweep(failed=2)}.items():
+    for name, figures in {
+        "run": cases.crowd(2, violations=3, points=3),
+        "sweep": cases.sweep(failed=2),
+    }.items():
         path = written(tmp_path / f"{name}.json", figures)
         assert run(["report", str(path)]) == 1
         assert (tmp_path / f"{name}.html").exists()
@@ -64,7 +72,9 @@ def test_what_gapless_sweep_prints_is_taken_too(tmp_path: Path) -> None:
     assert "Report of a sweep" in (tmp_path / "sweep.html").read_text()
 
 
-def test_titles_are_not_markup_on_the_screen_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_titles_are_not_markup_on_the_screen_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "figures.json", {**cases.nothing(), "title": "[red]x[/red]"})
     assert run(["report", str(path)]) == 0
     assert "[red]x[/red]" in capsys.readouterr().out
@@ -83,7 +93,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_in_a_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_said_in_a_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content, message = WRONG[name]
     path = tmp_path / "figures.json"
     if content is not None:
@@ -97,7 +109,9 @@ def test_what_is_wrong_is_said_in_a_line(name: str, tmp_path: Path, capsys: pyte
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "notes.txt").touch()
     assert run(["report", str(tmp_path)]) == 2
     err = capsys.readouterr().err
@@ -122,7 +136,9 @@ def swept(folder: Path, cells: list[Cell], seeds: range, code: str) -> None:
     results = Results(folder)
     with results.opened():
         results.add(
-            pa.Table.from_pylist([row_of(Run(cell, seed), code) for cell in cells for seed in seeds], arrow_schema())
+            pa.Table.from_pylist(
+                [row_of(Run(cell, seed), code) for cell in cells for seed in seeds], arrow_schema()
+            )
         )
 
 
@@ -157,7 +173,9 @@ def test_a_hunt_with_a_planted_bug_shows_how_to_repeat_it(tmp_path: Path) -> Non
     assert run(["report", str(tmp_path)]) == 1
 
 
-def test_a_folder_with_broken_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_broken_results_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "x.parquet").write_bytes(b"nothing")
     assert run(["report", str(tmp_path)]) == 2

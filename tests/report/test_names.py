@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from gapless.report.names import named
+from gapless.report.labels import named
 
 
 def figures(*lives: tuple[str, str, int], **more: Any) -> dict[str, Any]:
-    return {"lives": [{"name": name, "member": member, "began_ns": at} for name, member, at in lives], **more}
+    return {
+        "lives": [{"name": name, "member": member, "began_ns": at} for name, member, at in lives],
+        **more,
+    }
 
 
 def test_the_lives_of_a_member_are_told_apart() -> None:
     lives = ("f0.2", "producer-1", 900), ("f0.1", "producer-1", 100), ("c.1", "collector", 50)
-    found = named(figures(*lives, views=[{"members": ["c.1", "f0.2", "stranger"], "maker": "c.1"}], sent=3))
+    found = named(
+        figures(*lives, views=[{"members": ["c.1", "f0.2", "stranger"], "maker": "c.1"}], sent=3)
+    )
     assert {life["in_trace"]: life["name"] for life in found["lives"]} == {
         "f0.1": "producer-1",
         "f0.2": "producer-1'",
         "c.1": "collector",
     }
-    assert found["views"] == [{"members": ["collector", "producer-1'", "stranger"], "maker": "collector"}]
+    assert found["views"] == [
+        {"members": ["collector", "producer-1'", "stranger"], "maker": "collector"}
+    ]
     assert found["sent"] == 3
 
 
@@ -31,7 +38,9 @@ def test_lives_that_have_their_names_already_keep_them() -> None:
 
 def test_only_what_names_a_life_is_renamed() -> None:
     """A life that is called like a state must not change what the page says about a check."""
-    given = figures(("violated", "held", 1), mode="violated", verdict={"checks": [{"state": "violated"}]})
+    given = figures(
+        ("violated", "held", 1), mode="violated", verdict={"checks": [{"state": "violated"}]}
+    )
     found = named({**given, "blocked": [{"caused_by": [{"member": "violated"}]}]})
     assert found["verdict"] == given["verdict"]
     assert found["mode"] == "violated"

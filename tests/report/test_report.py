@@ -11,17 +11,28 @@ from typing import Any
 import pytest
 
 from gapless.errors import GaplessError
-from gapless.report import render, shaped, words
-from gapless.report.markup import Html, called, data, in_order, shorten, tag
+from gapless.report import formatting, render, shaped
+from gapless.report.charts.palette import DARK, LIGHT
+from gapless.report.html import Html, called, data, in_order, shorten, tag
 from gapless.report.meanings import MEANINGS
 from gapless.report.page import judgement
-from gapless.report.palette import DARK, LIGHT
-from gapless.sim.checkers import CHECKS
+from gapless.sim.checkers.stream_safety import CHECKS
 from gapless.trace.checks import CHECKS as TRACE_CHECKS
 from tests.report import cases
 from tests.report.conftest import figures_of, page_of
 
-EVERY = ("story", "broken", "crowd", "nothing", "alone", "sampled", "hostile", "unjudged", "sweep", "failed sweep")
+EVERY = (
+    "story",
+    "broken",
+    "crowd",
+    "nothing",
+    "alone",
+    "sampled",
+    "hostile",
+    "unjudged",
+    "sweep",
+    "failed sweep",
+)
 VOID = {"br", "link", "meta"}
 
 
@@ -91,7 +102,17 @@ def test_the_same_figures_are_the_same_page() -> None:
 def test_all_sections_are_there() -> None:
     sections = re.findall(r'<section[^>]* id="(\w+)"', page_of("crowd"))
     assert sections == [
-        *("verdict", "violations", "group", "traffic", "latency", "repairs", "windows", "waiting", "overhead"),
+        *(
+            "verdict",
+            "violations",
+            "group",
+            "traffic",
+            "latency",
+            "repairs",
+            "windows",
+            "waiting",
+            "overhead",
+        ),
         "pipeline",
     ]
     assert re.findall(r'<section[^>]* id="(\w+)"', page_of("failed sweep")) == [
@@ -102,7 +123,9 @@ def test_all_sections_are_there() -> None:
 def test_names_cannot_become_markup() -> None:
     page = page_of("hostile")
     for name in ("<script>window", "<img", "<b>", 'onerror=window.hacked=1>"'):
-        assert name not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL)
+        assert name not in re.sub(
+            r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.DOTALL
+        )
     assert "&lt;script&gt;window.hacked=1&lt;/script&gt;" in page
 
 
@@ -136,7 +159,10 @@ def text_of(page: str) -> str:
 def test_the_verdict_says_how_much_was_looked_at_and_what_was_not() -> None:
     story = text_of(page_of("story"))
     events = f"{figures_of('story')['verdict']['events']:,}"
-    assert f"15 checks looked at {events} events that 5 lives of a simulated group wrote down over" in story
+    assert (
+        f"15 checks looked at {events} events that 5 lives of a simulated group wrote down over"
+        in story
+    )
     assert "L3 quiet: the trace has no row that tells when the group was settled" in story
     assert "A total order between different senders" in story
     sampled = text_of(page_of("sampled"))
@@ -148,7 +174,9 @@ def test_the_verdict_says_how_much_was_looked_at_and_what_was_not() -> None:
 
 def test_missing_rows_take_the_certainty_away() -> None:
     figures = cases.crowd(3, points=5)
-    figures["verdict"]["incomplete"] = [{"life": f"life {at}", "missing_rows": at + 1} for at in range(20)]
+    figures["verdict"]["incomplete"] = [
+        {"life": f"life {at}", "missing_rows": at + 1} for at in range(20)
+    ]
     said = judgement(figures)
     assert (said.tone, said.headline) == ("warn", "No violation found, but rows are missing")
     page = text_of(render(figures))
@@ -161,27 +189,41 @@ def test_what_nobody_has_judged_stays_so() -> None:
     twice = shaped(shaped(figures_of("unjudged")))
     assert twice["judged"] is False
     assert judgement(twice).headline == "Not judged"
-    assert "Violations\N{EN DASH}not counted" in text_of(render(twice)), "not looked for is not zero"
+    assert "Violations\N{EN DASH}not counted" in text_of(render(twice)), (
+        "not looked for is not zero"
+    )
 
 
 def test_ok_alone_convinces_nobody() -> None:
     """A verdict that names no check, or whose checks were all left out, is no verdict."""
     for checks in ([], cases.checks("not checked", "no reason")):
-        figures = {"kind": "run", "verdict": {"ok": True, "violations": 0, "events": 5, "checks": checks}}
+        figures = {
+            "kind": "run",
+            "verdict": {"ok": True, "violations": 0, "events": 5, "checks": checks},
+        }
         assert judgement(figures).tone == "warn"
-    broken = {"kind": "run", "verdict": {"ok": False, "violations": 0, "events": 5, "checks": cases.checks()}}
+    broken = {
+        "kind": "run",
+        "verdict": {"ok": False, "violations": 0, "events": 5, "checks": cases.checks()},
+    }
     assert judgement(broken).tone == "bad"
 
 
 def test_a_sweep_that_is_not_done_or_not_thorough_is_not_sound() -> None:
-    assert judgement(cases.sweep(missing=40)).headline == "No violation so far; 40 runs are still to do"
+    assert (
+        judgement(cases.sweep(missing=40)).headline
+        == "No violation so far; 40 runs are still to do"
+    )
     hunt = cases.sweep()
     hunt["hunts"][0]["must_happen_missing"] = ["a merge"]
     assert judgement(hunt).tone == "warn"
     assert "a merge" in text_of(render(hunt))
     hunt["hunts"][0]["thorough"] = False
     assert judgement(hunt).tone == "good"
-    assert judgement({**cases.sweep(), "runs": 0, "cells": [], "hunts": []}).headline == "Nothing to judge"
+    assert (
+        judgement({**cases.sweep(), "runs": 0, "cells": [], "hunts": []}).headline
+        == "Nothing to judge"
+    )
 
 
 def test_every_check_has_a_meaning() -> None:
@@ -216,13 +258,20 @@ def test_what_is_no_figures_is_refused_with_its_place() -> None:
 def test_what_is_missing_is_empty_and_nothing_is_infinite() -> None:
     for kind in ("run", "sweep"):
         assert "<h1>" in render({"kind": kind})
-    run = shaped({"kind": "run", "summary": {"latency_p50_ns": float("nan")}, "verdict": {"seconds": float("inf")}})
+    run = shaped(
+        {
+            "kind": "run",
+            "summary": {"latency_p50_ns": float("nan")},
+            "verdict": {"seconds": float("inf")},
+        }
+    )
     assert run["summary"]["latency_p50_ns"] is None
     assert run["verdict"]["seconds"] == 0
 
 
 @pytest.mark.parametrize(
-    "part", ["windows", "latency", "repair_log", "lives", "views", "over_time", "overhead", "blocked"]
+    "part",
+    ["windows", "latency", "repair_log", "lives", "views", "over_time", "overhead", "blocked"],
 )
 def test_a_part_may_be_empty_or_have_empty_entries(part: str) -> None:
     figures = cases.crowd(3, violations=1, points=5)
@@ -240,7 +289,10 @@ def test_whatever_a_pipeline_has_is_shown_with_its_units() -> None:
         "table": {"path": "/x", "size_bytes": 2048},
         "latency_s": {"p50": 0.021},
         "watermark": "2026-01-05",
-        "batches": [{"batch": 0, "took_ns": 1_500_000, "late": None}, {"batch": 1, "took_ns": 2_000_000, "why": "<b>"}],
+        "batches": [
+            {"batch": 0, "took_ns": 1_500_000, "late": None},
+            {"batch": 1, "took_ns": 2_000_000, "why": "<b>"},
+        ],
         "layers": {"raw": {"rows": 3}, "clean": {"rows": 2}},
         "empty": [],
     }
@@ -271,7 +323,9 @@ def test_only_markup_is_markup() -> None:
     assert "\x00" not in tag("b", "a\x00b")
     assert tag("b", "\ud800").encode("utf-8")
     assert "</script" not in data({"name": "</script><script>"})[30:-9]
-    assert json.loads(re.sub(r"<.?script.*?>", "", data({"name": "</script>&"}))) == {"name": "</script>&"}
+    assert json.loads(re.sub(r"<.?script.*?>", "", data({"name": "</script>&"}))) == {
+        "name": "</script>&"
+    }
 
 
 def test_long_names_lose_their_middle_and_keep_both_ends() -> None:
@@ -279,27 +333,32 @@ def test_long_names_lose_their_middle_and_keep_both_ends() -> None:
     assert len(shorten("x" * 99, 13)) == 13
     assert shorten("short", 13) == "short"
     assert called("x" * 20, 9) == f'<bdi class="name" title="{"x" * 20}">xxxx…xxxx</bdi>'
-    assert sorted(["node 10", "node 2", "a", "node 1"], key=in_order) == ["a", "node 1", "node 2", "node 10"]
+    assert sorted(["node 10", "node 2", "a", "node 1"], key=in_order) == [
+        "a",
+        "node 1",
+        "node 2",
+        "node 10",
+    ]
 
 
 def test_numbers_read_well() -> None:
     said = {
-        words.duration(0): "0 s",
-        words.duration(999): "999 ns",
-        words.duration(999_999): "1 ms",
-        words.duration(1_234_567): "1.23 ms",
-        words.duration(-1_500): "\N{MINUS SIGN}1.5 µs",
-        words.duration(200e9): "3 min 20 s",
-        words.duration(7300e9): "2 h 1 min",
-        words.brief(1_653_333.3): "1.65 M",
-        words.brief(0.0512): "0.05",
-        words.count(1234567): "1,234,567",
-        words.count(None): "\N{EN DASH}",
-        words.size(1536): "1.5 KiB",
-        words.percent(0.125): "12.5 %",
-        words.plural(1, "gap"): "1 gap",
-        words.seqnos(3, 9): "3..9",
-        words.seqnos(3, 3): "3",
+        formatting.duration(0): "0 s",
+        formatting.duration(999): "999 ns",
+        formatting.duration(999_999): "1 ms",
+        formatting.duration(1_234_567): "1.23 ms",
+        formatting.duration(-1_500): "\N{MINUS SIGN}1.5 µs",
+        formatting.duration(200e9): "3 min 20 s",
+        formatting.duration(7300e9): "2 h 1 min",
+        formatting.brief(1_653_333.3): "1.65 M",
+        formatting.brief(0.0512): "0.05",
+        formatting.count(1234567): "1,234,567",
+        formatting.count(None): "\N{EN DASH}",
+        formatting.size(1536): "1.5 KiB",
+        formatting.percent(0.125): "12.5 %",
+        formatting.plural(1, "gap"): "1 gap",
+        formatting.seqnos(3, 9): "3..9",
+        formatting.seqnos(3, 3): "3",
     }
     assert {key.replace("\N{NO-BREAK SPACE}", " "): value for key, value in said.items()} == {
         value: value for value in said.values()
@@ -308,7 +367,9 @@ def test_numbers_read_well() -> None:
 
 def brightness(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -335,7 +396,14 @@ def test_text_and_lines_stand_out(theme: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("number", [1e300, -1e300, 10**400, float("nan")])
 def test_a_number_beyond_all_measure_is_not_drawn(number: float) -> None:
-    verdict = {"ok": True, "violations": 0, "events": 5, "seconds": number, "span_ns": number, "checks": cases.checks()}
+    verdict = {
+        "ok": True,
+        "violations": 0,
+        "events": 5,
+        "seconds": number,
+        "span_ns": number,
+        "checks": cases.checks(),
+    }
     run = {"kind": "run", "verdict": verdict, "summary": {"latency_p99_ns": number, "lost": number}}
     assert shaped(run)["summary"]["lost"] is None
     assert "Every check" in text_of(render(run))

@@ -3,12 +3,12 @@
 from random import Random
 
 from gapless.config import Config
-from gapless.core.member import Member
-from gapless.core.ready import Ready, Step
 from gapless.identity import Address, Marks, View
-from gapless.sim.checkers import CHECKS
-from gapless.sim.judge import Judge
-from gapless.sim.model import Life
+from gapless.protocol.endpoint import Member
+from gapless.protocol.ready import Ready, Step
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.oracle.model import Life
+from gapless.sim.oracle.oracle import Judge
 from gapless.units import NS_PER_S
 from gapless.wire import Datagram, Frame, decode, encode
 
@@ -58,10 +58,19 @@ class Court:
         self.take(who, "tick", ready)
         return ready
 
-    def take(self, who: Address, cause: str, ready: Ready, said: Datagram | None = None, before: object = None) -> None:
+    def take(
+        self,
+        who: Address,
+        cause: str,
+        ready: Ready,
+        said: Datagram | None = None,
+        before: object = None,
+    ) -> None:
         """Show a step to the judge."""
         outgoing = [(to, decode(datagram)) for to, datagram in ready.transmits]
-        self.judge.step(self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before)
+        self.judge.step(
+            self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
+        )
 
     # Forged steps
 
@@ -80,7 +89,9 @@ class Court:
         ready = ready or Ready()
         ready.trace += rows
         outgoing = [(to, Datagram(GROUP, who, frames))] if frames else []
-        self.judge.step(self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before)
+        self.judge.step(
+            self.lives[who], cause, said, ready, outgoing, self.now_ns, self.now_ns, before
+        )
 
     @property
     def broken(self) -> set[str]:

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from gapless.config import Config
-from gapless.core.participant import Participant
-from gapless.core.ready import (
+from gapless.identity import Address, Place, Roster, View, ViewId
+from gapless.protocol.member import Participant
+from gapless.protocol.ready import (
     WORLD,
     Delivery,
     Expelled,
@@ -16,13 +17,12 @@ from gapless.core.ready import (
     Step,
     Suspected,
 )
-from gapless.identity import Address, Place, Roster, View, ViewId
 from gapless.run import Run
-from gapless.sim.belonging import group_bound_ns
-from gapless.sim.checkers import CHECKS
-from gapless.sim.judge import Judge
-from gapless.sim.model import Life
-from gapless.sim.sightings import Sightings
+from gapless.sim.checkers.membership import group_bound_ns
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.coverage.membership_coverage import Sightings
+from gapless.sim.oracle.model import Life
+from gapless.sim.oracle.oracle import Judge
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Data, Datagram, Frame, Tail
 from gapless.wire.frames import Alive, Beacon, Join, Leave, NewView
@@ -33,7 +33,9 @@ A2 = Address(1, 2)
 
 
 def roster_of(number: int, *members: Address, away: tuple[Place, ...] = ()) -> Roster:
-    places = tuple(Place(member, f"name-{member.node}" if member.node == 3 else "") for member in members)
+    places = tuple(
+        Place(member, f"name-{member.node}" if member.node == 3 else "") for member in members
+    )
     return Roster(ViewId(number, members[0]), places, away)
 
 
@@ -42,7 +44,9 @@ class GatheringCourt:
 
     def __init__(self, **knobs: object) -> None:
         self.config = Config().replace(**knobs)
-        self.judge = Judge(self.config, (*CHECKS, Sightings), bounds_ns=(NS_PER_S, NS_PER_S), membership=True)
+        self.judge = Judge(
+            self.config, (*CHECKS, Sightings), bounds_ns=(NS_PER_S, NS_PER_S), membership=True
+        )
         self.now_ns = 0
         self.lives: dict[Address, Life] = {}
         for address, name in ((A, "a"), (B, "b"), (C, "c"), (A2, "a'")):
@@ -178,7 +182,9 @@ def test_s16_signs_of_life_and_a_beacon_are_no_noise() -> None:
     assert court.broken == set()
 
 
-@pytest.mark.parametrize("frame", [Join(Place(A)), Leave(A), NewView(A, ViewId(1, A), None, 0, 1, b"")])
+@pytest.mark.parametrize(
+    "frame", [Join(Place(A)), Leave(A), NewView(A, ViewId(1, A), None, 0, 1, b"")]
+)
 def test_s16_a_group_at_rest_does_not_talk_about_views(frame: Frame) -> None:
     court = resting(together(A, B))
     court.forge(A, frame, to=B)
@@ -367,7 +373,13 @@ def test_l6_another_view_lets_everything_count_anew() -> None:
 def test_the_bound_grows_with_every_knob_it_names() -> None:
     config = Config()
     bound_ns = group_bound_ns(config, NS_PER_MS, durable=False)
-    for knob in ("heartbeat_interval", "suspect_after", "verify_timeout", "found_after", "join_interval"):
+    for knob in (
+        "heartbeat_interval",
+        "suspect_after",
+        "verify_timeout",
+        "found_after",
+        "join_interval",
+    ):
         assert group_bound_ns(config.replace(**{knob: "1min"}), NS_PER_MS, durable=False) > bound_ns
     for knob in ("join_timeout", "view_gap", "merge_interval", "leave_timeout"):
         assert group_bound_ns(config.replace(**{knob: "1min"}), NS_PER_MS, durable=False) > bound_ns

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gapless.core.ready import Accepted, Delivery, Lost, Ready, Started, Step
-from gapless.core.repairs import _Done
 from gapless.identity import Address, View
+from gapless.protocol.ready import Accepted, Delivery, Lost, Ready, Started, Step
+from gapless.protocol.stream.retransmit import _Done
 from gapless.run import Run
-from gapless.sim.checkers import CHECKS
-from gapless.sim.judge import SAMPLE_STEPS
-from gapless.sim.network import Books
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.oracle.oracle import SAMPLE_STEPS
+from gapless.sim.world.network import Books
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail
 from tests.sim.courts import GROUP, A, B, Court, says
@@ -225,7 +225,9 @@ NAK_ONE = Datagram(GROUP, B, (Nak(A, ((1, 1),)),))
 
 def test_s10_a_repair_that_nobody_asked_for() -> None:
     court = waiting_for_one()
-    court.forge(A, Data(run_of(A, 1, b"one"), repair=True), to=B, rows=(Step("REPAIR", A, 1, 1, B),))
+    court.forge(
+        A, Data(run_of(A, 1, b"one"), repair=True), to=B, rows=(Step("REPAIR", A, 1, 1, B),)
+    )
     assert "S10" in court.broken
 
 
@@ -259,14 +261,18 @@ def test_s10_a_repair_again_within_a_moment() -> None:
 def test_s10_a_repair_to_others_than_it_should_go_to(rule: str, to: Address | None) -> None:
     court = waiting_for_one(use_mcast_xmit=rule)
     honest = Data(run_of(A, 1, b"one"), repair=True)
-    court.forge(A, honest, to=to, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, to),))
+    court.forge(
+        A, honest, to=to, cause="receive", said=NAK_ONE, rows=(Step("REPAIR", A, 1, 1, to),)
+    )
     assert court.broken == {"S10"}
 
 
 @pytest.mark.parametrize("reason", ["repeat", "budget", "mood"])
 def test_s10_a_repair_held_back_for_a_false_reason(reason: str) -> None:
     court = waiting_for_one()
-    court.forge(A, cause="receive", said=NAK_ONE, rows=(Step("SUPPRESSED", A, 1, 1, B, reason=reason),))
+    court.forge(
+        A, cause="receive", said=NAK_ONE, rows=(Step("SUPPRESSED", A, 1, 1, B, reason=reason),)
+    )
     assert court.broken == {"S10"}
 
 
@@ -278,7 +284,8 @@ def test_s10_an_honest_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "ranges"), [("held", ((2, 2),)), ("unknown", ((3, 3),)), ("delivered", ((0, 1),)), ("start", ())]
+    ("what", "ranges"),
+    [("held", ((2, 2),)), ("unknown", ((3, 3),)), ("delivered", ((0, 1),)), ("start", ())],
 )
 def test_s11_a_nak_for_what_is_not_missing(what: str, ranges: tuple[tuple[int, int], ...]) -> None:
     court = waiting_for_one()
@@ -332,7 +339,9 @@ def test_s12_no_room_although_there_is() -> None:
     court = Court()
     court.send(A, b"one")
     said = Datagram(GROUP, A, (Data(run_of(A, 1, b"one")),))
-    court.forge(B, cause="receive", said=said, rows=(Step("DROPPED", A, 1, 1, A, 1, reason="full"),))
+    court.forge(
+        B, cause="receive", said=said, rows=(Step("DROPPED", A, 1, 1, A, 1, reason="full"),)
+    )
     assert "S12" in court.broken
 
 

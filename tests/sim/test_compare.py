@@ -3,8 +3,17 @@
 import pytest
 
 from gapless.config import UNICASTS
-from gapless.sim.compare import KINDS, Cell, Comparison, Work, compare, config_of, lose_one, run_cell
-from gapless.sim.family import FAMILY
+from gapless.sim.profile_cost import (
+    KINDS,
+    Cell,
+    Comparison,
+    Work,
+    compare,
+    config_of,
+    lose_one,
+    run_cell,
+)
+from gapless.sim.swarm.profile_draw import FAMILY
 
 WORK = Work(messages=100)
 LOSSES = (0.0, 5.0)
@@ -16,7 +25,11 @@ def result() -> Comparison:
 
 
 def cell(result: Comparison, profile: str, loss_percent: float = 0.0) -> Cell:
-    (found,) = [cell for cell in result.cells if (cell.profile, cell.loss_percent) == (profile, loss_percent)]
+    (found,) = [
+        cell
+        for cell in result.cells
+        if (cell.profile, cell.loss_percent) == (profile, loss_percent)
+    ]
     return found
 
 
@@ -95,7 +108,10 @@ def test_unicast2_is_slow_at_the_end_and_unicast3_is_not(result: Comparison, los
 
 @pytest.mark.behaviour("U3-12")
 def test_a_lost_first_message_is_no_slower_with_unicast3(result: Comparison) -> None:
-    first_ns, later_ns = times_ns(result, "unicast3")["first"], times_ns(result, "unicast2")["first"]
+    first_ns, later_ns = (
+        times_ns(result, "unicast3")["first"],
+        times_ns(result, "unicast2")["first"],
+    )
     assert first_ns is not None
     assert later_ns is not None
     assert first_ns <= later_ns

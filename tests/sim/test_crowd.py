@@ -3,8 +3,8 @@
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import Delivery, Lost, Ready, ViewInstalled
 from gapless.identity import Address, View
+from gapless.protocol.ready import Delivery, Lost, Ready, ViewInstalled
 from gapless.run import Run
 from gapless.sim.crowd import Crowd, Gap, Heard, Node
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -98,7 +98,10 @@ def two() -> tuple[Crowd, Node, Node]:
 
 @pytest.mark.parametrize(
     ("numbers", "problem"),
-    [((1, 2, 4), "message 4 of 1.1 right after message 2"), ((1, 2, 2), "message 2 of 1.1 after message 2")],
+    [
+        ((1, 2, 4), "message 4 of 1.1 right after message 2"),
+        ((1, 2, 2), "message 2 of 1.1 after message 2"),
+    ],
 )
 def test_a_hole_and_a_repetition_are_seen(numbers: tuple[int, ...], problem: str) -> None:
     crowd, sender, receiver = two()
@@ -168,7 +171,9 @@ def test_wrong_views_are_seen() -> None:
         (None, (5, 9), 20, Gap(0, 5)),
     ],
 )
-def test_what_is_owed(since: int | None, heard: tuple[int, int] | None, upto: int, gap: Gap) -> None:
+def test_what_is_owed(
+    since: int | None, heard: tuple[int, int] | None, upto: int, gap: Gap
+) -> None:
     """Everything from the sender's own view with the receiver on, and nothing from before it."""
     crowd = Crowd(Config.make())
     sender, receiver = Node(1, Address(1, 1)), Node(2, Address(2, 1))

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from gapless.core.acks import AckTable
-from gapless.core.context import Context
-from gapless.core.inbound import Inbound
-from gapless.core.member import Member
-from gapless.core.outbound import Outbound
-from gapless.core.ready import Delivery, Ready
-from gapless.core.window import Fixed, Window
 from gapless.identity import Address
+from gapless.protocol.endpoint import Member
+from gapless.protocol.ready import Delivery, Ready
+from gapless.protocol.ready_builder import Context
+from gapless.protocol.stream.acks import AckTable
+from gapless.protocol.stream.inbound import Inbound
+from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.window import Fixed, Window
 from gapless.run import Run
-from gapless.sim.explore import CHECKS, Bounds, Exploration, Group, explore
-from gapless.sim.explore_bounds import NOW_NS
-from gapless.sim.explore_checks import TURN_CHECKS, Sight, payload
-from gapless.sim.explore_steps import SUBMIT, Frames
+from gapless.sim.model_check.bounds import NOW_NS
+from gapless.sim.model_check.checks import TURN_CHECKS, Sight, payload
+from gapless.sim.model_check.search import CHECKS, Bounds, Exploration, Group, explore
+from gapless.sim.model_check.transitions import SUBMIT, Frames
 from gapless.wire.frames import Ack, Data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,13 +117,16 @@ def _seen(bounds: Bounds, *, reduced: bool) -> set[tuple[object, ...]]:
     group = Group(bounds, reduced=reduced)
     return {
         tuple(
-            repr(position._sights[local]) for position, local in zip(group.positions, group.locals(state), strict=True)
+            repr(position._sights[local])
+            for position, local in zip(group.positions, group.locals(state), strict=True)
         )
         for state in _states(group)
     }
 
 
-@pytest.mark.parametrize("bounds", [SMALL, PAIR._replace(messages=1), PAIR._replace(capacity=1, messages=1)], ids=str)
+@pytest.mark.parametrize(
+    "bounds", [SMALL, PAIR._replace(messages=1), PAIR._replace(capacity=1, messages=1)], ids=str
+)
 def test_the_reductions_leave_nothing_out(bounds: Bounds) -> None:
     assert _seen(bounds, reduced=True) == _seen(bounds, reduced=False)
     reduced, full = explore(bounds), explore(bounds, reduced=False)
@@ -171,7 +174,9 @@ class _Live:
         if not self.bounds.keeps_order:
             return self.flying
         frames = self.group.frames
-        links = {(frames.source[pair[0]], frames.target[pair[0]]): pair for pair in reversed(self.flying)}
+        links = {
+            (frames.source[pair[0]], frames.target[pair[0]]): pair for pair in reversed(self.flying)
+        }
         return list(links.values())
 
     def own(self, at: int, name: str) -> None:
@@ -193,7 +198,9 @@ class _Live:
         assert not step.failures
         self.fly(at, step.sent, ready)
         seen = Sight.of(self.members[at], A, self.bounds.to)
-        assert seen._replace(voted=0) == self.group.positions[at]._sights[step.after]._replace(voted=0)
+        assert seen._replace(voted=0) == self.group.positions[at]._sights[step.after]._replace(
+            voted=0
+        )
         self.locals[at] = step.after
 
     def fly(self, at: int, frames: tuple[int, ...], ready: Ready) -> None:
@@ -202,13 +209,17 @@ class _Live:
         sent = [
             self.names.number(target, datagram)
             for to, datagram in ready.transmits
-            for target in ([other for other in members if other != members[at]] if to is None else [to])
+            for target in (
+                [other for other in members if other != members[at]] if to is None else [to]
+            )
         ]
         restored = list(frames)
         if not self.bounds.keeps_order:
             sent.sort(key=self.names.name)
             restored.sort(key=self.group.frames.name)
-        assert [self.names.name(frame) for frame in sent] == [self.group.frames.name(frame) for frame in restored]
+        assert [self.names.name(frame) for frame in sent] == [
+            self.group.frames.name(frame) for frame in restored
+        ]
         self.flying += zip(restored, sent, strict=True)
 
 
@@ -228,7 +239,9 @@ class _Live:
     ],
     ids=str,
 )
-def test_a_member_that_lives_on_does_what_a_restored_one_does(bounds: Bounds, *, reduced: bool) -> None:
+def test_a_member_that_lives_on_does_what_a_restored_one_does(
+    bounds: Bounds, *, reduced: bool
+) -> None:
     for seed in range(12):
         live = _Live(bounds, reduced=reduced)
         rng = Random(seed)
@@ -257,7 +270,9 @@ def _killed(bounds: Bounds, check: str, within: int) -> Exploration:
     return found
 
 
-def _patch(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]) -> None:
+def _patch(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]
+) -> None:
     """Put ``bug`` in the place of a method; its first parameter is the method."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: bug(original, *args, **kwargs))
@@ -271,7 +286,11 @@ def test_purge_at_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AckTable, "_raise_minimum", highest)
     found = _killed(PAIR, "S9", 3)
     assert found.counterexample is not None
-    assert found.counterexample.steps == ("submit a1", "deliver DATA a1 a->b", "deliver ACK a1 b->a")
+    assert found.counterexample.steps == (
+        "submit a1",
+        "deliver DATA a1 a->b",
+        "deliver ACK a1 b->a",
+    )
     assert found.counterexample.reason == "purged up to 1, and 3.1 has acknowledged 0"
     assert str(found.counterexample).splitlines()[1] == "  1. submit a1"
 
@@ -281,7 +300,9 @@ def test_ack_of_high(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.window is not None
         self.ack_now = False
         self.owed.settle(self.window.high)
-        context.transmit(self.origin, Ack(self.origin, self.window.high, self.config.receive_buffer_bytes))
+        context.transmit(
+            self.origin, Ack(self.origin, self.window.high, self.config.receive_buffer_bytes)
+        )
 
     monkeypatch.setattr(Inbound, "acknowledge", acknowledge)
     _killed(SMALL, "S8", 6)
@@ -351,15 +372,21 @@ def test_receiver_that_takes_too_little(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_nak_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(original: Any, self: Window, upto: int | None = None, limit: int | None = None) -> Any:
+    def missing(
+        original: Any, self: Window, upto: int | None = None, limit: int | None = None
+    ) -> Any:
         return original(self, None if upto is None else upto + 1, limit)
 
     _patch(monkeypatch, Window, "missing", missing)
     _killed(SMALL, "S11", 6)
 
 
-@pytest.mark.parametrize("change", [lambda asked: asked[1:], lambda asked: [(asked[0][0], asked[-1][1] + 1)]])
-def test_repair_that_is_not_exact(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [lambda asked: asked[1:], lambda asked: [(asked[0][0], asked[-1][1] + 1)]]
+)
+def test_repair_that_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
+) -> None:
     def on_nak(original: Any, self: Outbound, peer: Address, asked: Any, context: Context) -> None:
         if changed := change(asked):
             original(self, peer, changed, context)
@@ -407,7 +434,14 @@ def test_state_that_no_snapshot_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_old_news_that_matters_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_ack(original: Any, self: Outbound, peer: Address, seqno: int, buffer_bytes: int, context: Context) -> None:
+    def on_ack(
+        original: Any,
+        self: Outbound,
+        peer: Address,
+        seqno: int,
+        buffer_bytes: int,
+        context: Context,
+    ) -> None:
         if seqno < self.acks[peer] and self.window.low == self.window.high == 3:
             self.tell_start(peer, context)
         original(self, peer, seqno, buffer_bytes, context)
@@ -486,7 +520,9 @@ def test_no_periodic_ack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("reduced", [True, False])
-def test_traps_are_found_with_and_without_reductions(monkeypatch: pytest.MonkeyPatch, *, reduced: bool) -> None:
+def test_traps_are_found_with_and_without_reductions(
+    monkeypatch: pytest.MonkeyPatch, *, reduced: bool
+) -> None:
     monkeypatch.setattr(Inbound, "ask", _silent)
     found = explore(SMALL._replace(messages=2), reduced=reduced)
     assert found.complete
@@ -506,7 +542,9 @@ def _reaches_goal(group: Group, state: int) -> bool:
     return False
 
 
-def test_traps_are_exactly_the_states_without_a_way_to_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traps_are_exactly_the_states_without_a_way_to_the_goal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Counted once more, by a search of its own from each state."""
     monkeypatch.setattr(Outbound, "announce", _silent)
     bounds = SMALL._replace(messages=2, in_flight=1)

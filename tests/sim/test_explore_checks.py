@@ -2,10 +2,10 @@
 
 import pytest
 
-from gapless.core.ready import Delivery, Step
+from gapless.protocol.ready import Delivery, Step
 from gapless.run import Run
-from gapless.sim.explore import Bounds
-from gapless.sim.explore_checks import TURN_CHECKS, Sight, Turn, Witness, judge, payload
+from gapless.sim.model_check.checks import TURN_CHECKS, Sight, Turn, Witness, judge, payload
+from gapless.sim.model_check.search import Bounds
 from gapless.wire.frames import Ack, Data, Nak
 
 A, B, C = Bounds(receivers=2).members()
@@ -13,7 +13,13 @@ A, B, C = Bounds(receivers=2).members()
 
 def _sight(low: int, delivered: int, high: int, held: str = "", **acks: int) -> Sight:
     stored = {int(seqno): payload(int(seqno)) for seqno in held}
-    return Sight(low, delivered, high, stored, {{"a": A, "b": B, "c": C}[name]: ack for name, ack in acks.items()})
+    return Sight(
+        low,
+        delivered,
+        high,
+        stored,
+        {{"a": A, "b": B, "c": C}[name]: ack for name, ack in acks.items()},
+    )
 
 
 def _run(*seqnos: int, content: bytes | None = None) -> Run:
@@ -88,14 +94,20 @@ def test_a_good_turn_passes(turn: Turn) -> None:
         ("S10", SENDS._replace(said=SENDS.said[:1])),
         ("S10", SENDS._replace(said=[*SENDS.said, SENDS.said[1]])),
         ("S10", SENDS._replace(said=[SENDS.said[0], (C, Data(_run(2), repair=True))])),
-        ("S10", SENDS._replace(said=[SENDS.said[0], (B, Data(_run(2, content=b"?"), repair=True))])),
+        (
+            "S10",
+            SENDS._replace(said=[SENDS.said[0], (B, Data(_run(2, content=b"?"), repair=True))]),
+        ),
         ("S10", SENDS._replace(said=[*SENDS.said, (None, Data(_run(2)))])),
         ("S11", ASKS._replace(said=[(A, Nak(A, ((1, 2),)))])),
         ("S11", ASKS._replace(said=[(A, Nak(A, ((3, 4),)))])),
         ("S11", ASKS._replace(witness=Witness(given=0b100, told=3, delivered=1))),
         ("S12", RECEIVES._replace(after=_sight(1, 1, 1))),
         ("S12", RECEIVES._replace(heard=(Data(_run(1, 2)),))),
-        ("S12", RECEIVES._replace(trace=[Step("DROPPED", A, 1, 1, message_count=1, reason="full")])),
+        (
+            "S12",
+            RECEIVES._replace(trace=[Step("DROPPED", A, 1, 1, message_count=1, reason="full")]),
+        ),
         ("S12", RECEIVES._replace(heard=(Data(_run(1)), Data(_run(3))), after=_sight(3, 3, 3))),
     ],
 )

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from gapless.config import Config
-from gapless.core.acks import OwedAck
-from gapless.core.context import Context
-from gapless.core.inbound import Inbound
-from gapless.core.outbound import Outbound
-from gapless.core.stability import Stability
-from gapless.core.unicast import Connections
 from gapless.identity import Address
 from gapless.profiles import Profile
-from gapless.sim.explore import Bounds, Group, explore
-from gapless.sim.explore_bounds import FAMILY
+from gapless.protocol.ready_builder import Context
+from gapless.protocol.stream.acks import OwedAck
+from gapless.protocol.stream.connections import Connections
+from gapless.protocol.stream.inbound import Inbound
+from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.stability import Stability
+from gapless.sim.model_check.bounds import FAMILY
+from gapless.sim.model_check.search import Bounds, Group, explore
 from gapless.wire.codec import encode
 from gapless.wire.frames import Data, Gone, Progress, Stable, Tail
 
@@ -26,7 +26,11 @@ CONNECTIONS = ("unicast3", "unicast", "unicast2")
 
 
 def _name(bounds: Bounds) -> str:
-    changed = {key: value for key, value in bounds._asdict().items() if value != Bounds._field_defaults[key]}
+    changed = {
+        key: value
+        for key, value in bounds._asdict().items()
+        if value != Bounds._field_defaults[key]
+    }
     return " ".join(f"{key}={value}" for key, value in changed.items())
 
 
@@ -46,9 +50,14 @@ def test_the_profile_passes(profile: str, bounds: Bounds) -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        *(THREE._replace(profile=profile, coordinator="receiver") for profile in ("nakack", "ordered", "classic")),
+        *(
+            THREE._replace(profile=profile, coordinator="receiver")
+            for profile in ("nakack", "ordered", "classic")
+        ),
         PAIR._replace(profile="nakack", messages=2, any_holder=True),
-        PAIR._replace(profile="nakack", coordinator="receiver", any_holder=True, use_mcast_xmit="always"),
+        PAIR._replace(
+            profile="nakack", coordinator="receiver", any_holder=True, use_mcast_xmit="always"
+        ),
         PAIR._replace(profile="ordered", messages=3, in_flight=3, coordinator="receiver"),
         *(SMALL._replace(profile=profile, messages=3, ack_threshold=2) for profile in CONNECTIONS),
         *(SMALL._replace(profile=profile, forgets=True) for profile in CONNECTIONS),
@@ -123,7 +132,9 @@ def _killed(bounds: Bounds, checks: str, within: int) -> None:
         assert found.traps
 
 
-def _patch(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]) -> None:
+def _patch(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, bug: Callable[..., Any]
+) -> None:
     """Put ``bug`` in the place of a method; its first parameter is the method."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: bug(original, *args, **kwargs))
@@ -166,7 +177,9 @@ def test_stable_although_not_everybody_has_voted(
 
 @pytest.mark.parametrize("profile", ["nakack", "classic"])
 @pytest.mark.behaviour("N7-25")
-def test_vote_for_what_has_merely_been_received(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+def test_vote_for_what_has_merely_been_received(
+    monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
     def vote(original: Any, self: Stability, digest: Any, context: Context) -> Any:
         seen = {origin: marks._replace(delivered=marks.high) for origin, marks in digest.items()}
         return original(self, seen, context)
@@ -182,7 +195,9 @@ def test_vote_for_what_has_merely_been_received(monkeypatch: pytest.MonkeyPatch,
 def test_lost_stability_message_that_is_not_told_again(
     monkeypatch: pytest.MonkeyPatch, profile: str, coordinator: Any
 ) -> None:
-    def tell(original: Any, self: Stability, to: Address | None, progress: Any, context: Context) -> None:
+    def tell(
+        original: Any, self: Stability, to: Address | None, progress: Any, context: Context
+    ) -> None:
         if to is None:
             original(self, to, progress, context)
 
@@ -204,7 +219,9 @@ def test_a_lost_vote_is_not_repeated(monkeypatch: pytest.MonkeyPatch, profile: s
 
 
 @pytest.mark.parametrize("profile", ["nakack4", "nakack", "classic"])
-def test_acknowledged_although_not_everybody_has_it(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+def test_acknowledged_although_not_everybody_has_it(
+    monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
     def on_ack(original: Any, self: Outbound, peer: Address, seqno: int, *rest: Any) -> None:
         original(self, peer, seqno, *rest)
         if seqno:
@@ -233,7 +250,13 @@ def test_a_holder_that_forgets_what_is_not_stable(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.behaviour("P-07")
 @pytest.mark.parametrize("profile", CONNECTIONS)
 def test_any_message_opens_a_connection(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    def meet(original: Any, self: Connections, sender: Address, frame: Data | Tail | Gone, context: Context) -> Any:
+    def meet(
+        original: Any,
+        self: Connections,
+        sender: Address,
+        frame: Data | Tail | Gone,
+        context: Context,
+    ) -> Any:
         opened = frame._replace(first=True) if isinstance(frame, Data) else frame
         return original(self, sender, opened, context)
 
@@ -243,8 +266,12 @@ def test_any_message_opens_a_connection(monkeypatch: pytest.MonkeyPatch, profile
 
 @pytest.mark.behaviour("P-05")
 @pytest.mark.parametrize("profile", CONNECTIONS)
-def test_a_removed_connection_whose_end_is_forgotten(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
-    def remember(original: Any, self: Connections, peer: Address, epoch: int, resume: int, *, closed: bool) -> None:
+def test_a_removed_connection_whose_end_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    def remember(
+        original: Any, self: Connections, peer: Address, epoch: int, resume: int, *, closed: bool
+    ) -> None:
         original(self, peer, epoch, 0, closed=closed)
 
     bounds = SMALL._replace(profile=profile, forgets=True)
@@ -254,7 +281,9 @@ def test_a_removed_connection_whose_end_is_forgotten(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("profile", CONNECTIONS)
-def test_nobody_answers_the_question_for_the_first_message(monkeypatch: pytest.MonkeyPatch, profile: str) -> None:
+def test_nobody_answers_the_question_for_the_first_message(
+    monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
     """Where the sender repeats everything, the first message comes by itself."""
     monkeypatch.setattr(Outbound, "_send_first", _silent)
     _killed(SMALL._replace(profile=profile), "S10", 6)
@@ -266,7 +295,9 @@ def test_nothing_is_sent_again(monkeypatch: pytest.MonkeyPatch, profile: str) ->
     _killed(SMALL._replace(profile=profile), "L5 S10", 3)
 
 
-def test_everything_is_sent_again_where_the_last_message_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_sent_again_where_the_last_message_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def resend(original: Any, self: Outbound, first: int, *rest: Any) -> None:
         original(self, self.window.low + 1, *rest)
 
@@ -282,7 +313,13 @@ def test_a_duplicate_draws_no_ack(monkeypatch: pytest.MonkeyPatch, profile: str)
 
 def test_a_receiver_that_asks_where_nobody_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(
-        original: Any, self: Inbound, origin: Address, config: Config, row: Profile, *rest: Any, **more: Any
+        original: Any,
+        self: Inbound,
+        origin: Address,
+        config: Config,
+        row: Profile,
+        *rest: Any,
+        **more: Any,
     ) -> None:
         original(self, origin, config, row._replace(naks=True), *rest, **more)
 

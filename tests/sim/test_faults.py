@@ -8,9 +8,7 @@ from random import Random
 import pytest
 
 from gapless.errors import RemoteProtocolError
-from gapless.identity import Address
-from gapless.run import Run
-from gapless.sim.faults import (
+from gapless.faults.faults import (
     CORRUPT,
     DUPLICATE,
     FORGED,
@@ -37,8 +35,10 @@ from gapless.sim.faults import (
     Targeted,
     Truncate,
 )
-from gapless.sim.naming import Label, label_of
-from gapless.sim.seeds import split
+from gapless.faults.frame_names import Label, label_of
+from gapless.identity import Address
+from gapless.rng import split
+from gapless.run import Run
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire import Data, decode, encode
 
@@ -47,11 +47,15 @@ DATAGRAM = encode(7, ORIGIN, [Data(Run.of(ORIGIN, 3, [b"three", b"four"]))])
 LABEL = Label("DATA", "a", 3, 4)
 
 
-def crossing(source: str = "a", target: str = "b", label: Label = LABEL, nth: int = 1, transmit: int = 0) -> Crossing:
+def crossing(
+    source: str = "a", target: str = "b", label: Label = LABEL, nth: int = 1, transmit: int = 0
+) -> Crossing:
     return Crossing(source, target, DATAGRAM, label, nth, transmit)
 
 
-def strike(fault: Fault, at: Crossing | None = None, now_ns: int = 0, delay_ns: int = 0) -> list[Copy]:
+def strike(
+    fault: Fault, at: Crossing | None = None, now_ns: int = 0, delay_ns: int = 0
+) -> list[Copy]:
     at = at or crossing()
     return fault.cross(at, [Copy(delay_ns, at.datagram)], now_ns)
 
@@ -87,7 +91,9 @@ def test_loss_differs_by_direction() -> None:
 
 
 def test_burst_loss_comes_in_bursts_of_the_mean_length() -> None:
-    lost = "".join("-" if copies else "x" for copies in outcomes(BurstLoss(Random(2), 10, 50), 20_000))
+    lost = "".join(
+        "-" if copies else "x" for copies in outcomes(BurstLoss(Random(2), 10, 50), 20_000)
+    )
     bursts = [len(burst) for burst in lost.split("-") if burst]
     assert sum(bursts) / len(bursts) == pytest.approx(10, rel=0.2)
     assert lost.count("x") / len(lost) == pytest.approx(10 / 60, rel=0.2)
@@ -96,7 +102,8 @@ def test_burst_loss_comes_in_bursts_of_the_mean_length() -> None:
 def test_a_refused_call_reaches_nobody() -> None:
     fault = Refuse(Random(1), 0.5)
     reached = {
-        at: {target for target in "bcd" if strike(fault, crossing(target=target, transmit=at))} for at in range(200)
+        at: {target for target in "bcd" if strike(fault, crossing(target=target, transmit=at))}
+        for at in range(200)
     }
     assert set(map(len, reached.values())) == {0, 3}
 
@@ -108,7 +115,12 @@ def test_a_duplicate_is_marked_and_comes_later() -> None:
     copies = [copies for copies in outcomes(Duplicate(Random(1), 0.5, NS_PER_S)) if len(copies) > 1]
     assert len(copies) == pytest.approx(1000, abs=120)
     assert all(pair[0].mark == INTACT and pair[1].mark == DUPLICATE for pair in copies)
-    assert 0 <= min(pair[1].delay_ns for pair in copies) < max(pair[1].delay_ns for pair in copies) <= NS_PER_S
+    assert (
+        0
+        <= min(pair[1].delay_ns for pair in copies)
+        < max(pair[1].delay_ns for pair in copies)
+        <= NS_PER_S
+    )
 
 
 def test_a_duplicate_of_a_corrupted_copy_is_no_duplicate() -> None:
@@ -118,14 +130,18 @@ def test_a_duplicate_of_a_corrupted_copy_is_no_duplicate() -> None:
 
 
 def test_delay_has_a_floor_a_mean_and_a_bound() -> None:
-    delays_ns = [copies[0].delay_ns for copies in outcomes(Delay(Random(1), 5 * NS_PER_MS, 10 * NS_PER_MS))]
+    delays_ns = [
+        copies[0].delay_ns for copies in outcomes(Delay(Random(1), 5 * NS_PER_MS, 10 * NS_PER_MS))
+    ]
     assert min(delays_ns) >= 5 * NS_PER_MS
     assert max(delays_ns) <= 105 * NS_PER_MS
     assert sum(delays_ns) / len(delays_ns) == pytest.approx(15 * NS_PER_MS, rel=0.1)
 
 
 def test_hold_holds_no_more_than_it_may() -> None:
-    delays = Counter(copies[0].delay_ns for copies in outcomes(Hold(Random(1), 0.1, 10 * NS_PER_S, most=3)))
+    delays = Counter(
+        copies[0].delay_ns for copies in outcomes(Hold(Random(1), 0.1, 10 * NS_PER_S, most=3))
+    )
     assert delays == {0: 1997, 10 * NS_PER_S: 3}
 
 
@@ -134,7 +150,9 @@ def test_what_a_clogged_link_holds_back_arrives_at_once() -> None:
     first_ns = strike(fault, now_ns=0)[0].delay_ns
     assert first_ns > 0
     assert strike(fault, now_ns=first_ns // 2)[0].delay_ns == first_ns - first_ns // 2
-    assert strike(fault, crossing("b", "a"), now_ns=0)[0].delay_ns != first_ns, "the way back is another link"
+    assert strike(fault, crossing("b", "a"), now_ns=0)[0].delay_ns != first_ns, (
+        "the way back is another link"
+    )
 
 
 def test_swizzle_clogs_members_one_by_one_and_frees_all() -> None:
@@ -147,7 +165,10 @@ def test_swizzle_clogs_members_one_by_one_and_frees_all() -> None:
     assert clogged[0] == 0 < max(clogged)
     assert set(steps) <= {-1, 0, 1}
     assert clogged[-1] == 0
-    arrival_ns = [now_ns + strike(fault, crossing("a", "b"), now_ns)[0].delay_ns for now_ns in (0, 3 * NS_PER_S)]
+    arrival_ns = [
+        now_ns + strike(fault, crossing("a", "b"), now_ns)[0].delay_ns
+        for now_ns in (0, 3 * NS_PER_S)
+    ]
     assert arrival_ns == [0, 3 * NS_PER_S]
 
 
@@ -196,7 +217,9 @@ def test_a_foreign_group_and_a_stranger_are_well_formed() -> None:
     foreign = decode(strike(Foreign(Random(1), 1.0))[1].datagram)
     assert foreign.group != 7
     assert foreign.sender == ORIGIN
-    senders = {decode(copies[1].datagram).sender for copies in outcomes(Stranger(Random(1), 1.0), 50)}
+    senders = {
+        decode(copies[1].datagram).sender for copies in outcomes(Stranger(Random(1), 1.0), 50)
+    }
     assert ORIGIN._replace(incarnation=0) in senders, "an older life"
     assert any(sender.node != ORIGIN.node for sender in senders), "another node"
 
@@ -266,7 +289,9 @@ def test_a_clock_is_read_and_reckoned_back(drift_ppm: int) -> None:
 
 
 def test_a_chain_counts_who_struck_and_ends_with_the_calm() -> None:
-    chain = Chain([Delay(Random(1), 5, 0), Loss(Random(1), [1.0]), Hold(Random(1), 1.0, 1, 1)], until_ns=100)
+    chain = Chain(
+        [Delay(Random(1), 5, 0), Loss(Random(1), [1.0]), Hold(Random(1), 1.0, 1, 1)], until_ns=100
+    )
     assert chain.cross(crossing(), 1, 99) == ([], "delay+loss")
     assert chain.struck == {"delay": 1, "loss": 1, "hold": 0}
     assert chain.cross(crossing(), 1, 100) == ([Copy(1, DATAGRAM)], "")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
+from gapless.protocol.ready import Accepted, Discarded, GivenUp, Lost, Pinned, Refused
 from gapless.sim import Group, World
-from gapless.sim.patterns import Pattern
-from gapless.sim.script import Install, Learn, Note, Script, Send, Start, opening
+from gapless.sim.scenario.actions import Install, Learn, Note, Script, Send, Start, opening
+from gapless.sim.scenario.frame_pattern import Pattern
 from gapless.units import NS_PER_MS
 
 Make = Callable[..., Group]
@@ -85,7 +85,14 @@ def test_n4_14_waiting_sends_go_on_in_the_order_they_came(gapless_group: Make) -
         group.a.send(message)
     group.settle()
     assert group.b.received["a"] == numbered(6)
-    assert [event.ticket for event in group.a.events if isinstance(event, Accepted)] == [1, 2, 3, 4, 5, 6]
+    assert [event.ticket for event in group.a.events if isinstance(event, Accepted)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_a_send_that_must_not_wait_is_taken_whole_or_not_at_all(gapless_group: Make) -> None:
@@ -227,7 +234,9 @@ def test_reordered_frames_cost_no_nak(gapless_group: Make) -> None:
 
 def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Make) -> None:
     """2 is lost and asked for again and again; 4 is only late, and comes within its grace."""
-    group = gapless_group(2, min_grace="10ms", min_retry="4ms", initial_round_trip="1ms", jitter_percent=0)
+    group = gapless_group(
+        2, min_grace="10ms", min_retry="4ms", initial_round_trip="1ms", jitter_percent=0
+    )
     group.drop("DATA 2 a->b")
     group.drop("REPAIR 2 a->b", times=3)
     group.delay("DATA 4 a->b", by="8ms")
@@ -244,7 +253,9 @@ def test_a_fresh_gap_has_its_grace_while_another_is_asked_for(gapless_group: Mak
 
 def test_a_round_trip_that_was_guessed_too_short_is_found_out(gapless_group: Make) -> None:
     """The first loss costs several naks, for the answers take long; the later ones cost one each."""
-    group = gapless_group(2, delay="20ms", initial_round_trip="1ms", min_retry="1ms", jitter_percent=0)
+    group = gapless_group(
+        2, delay="20ms", initial_round_trip="1ms", min_retry="1ms", jitter_percent=0
+    )
     naks = []
     for round_number in range(6):
         group.drop(f"DATA {2 * round_number + 1} a->b")
@@ -277,7 +288,9 @@ def test_p03_the_member_that_pins_the_window_is_named(gapless_group: Make) -> No
     group.a.send(*numbered(3))
     group.run_for("150ms")
     pinned = [event for event in group.a.events if isinstance(event, Pinned)]
-    assert [(event.members, event.low) for event in pinned] == [((group.world.hosts["c"].address,), 0)]
+    assert [(event.members, event.low) for event in pinned] == [
+        ((group.world.hosts["c"].address,), 0)
+    ]
 
 
 def test_n4_30_a_joiner_starts_where_each_sender_says(gapless_group: Make) -> None:
@@ -325,7 +338,9 @@ def test_i08_what_a_departed_member_left_behind_a_gap_is_counted(gapless_group: 
     group.leave("c")
     group.settle()
     assert group.a.received == {"c": [b"1"]}
-    assert next(event for event in group.a.events if isinstance(event, Discarded)).message_count == 2
+    assert (
+        next(event for event in group.a.events if isinstance(event, Discarded)).message_count == 2
+    )
 
 
 def test_p02_a_new_incarnation_begins_a_new_stream(gapless_group: Make) -> None:
@@ -360,7 +375,9 @@ def test_p05_a_life_that_comes_back_gets_nothing_twice(gapless_group: Make) -> N
     assert group.c.received["a"][-1] == b"again"
 
 
-def test_n4_36_a_digest_without_a_view_starts_the_streams(gapless_world: Callable[..., World]) -> None:
+def test_n4_36_a_digest_without_a_view_starts_the_streams(
+    gapless_world: Callable[..., World],
+) -> None:
     names = ("a", "b", "c")
     script = Script(
         actions=[
@@ -451,7 +468,9 @@ def test_a_broken_promise_fails_with_the_diagram() -> None:
         group.settle()
 
 
-def test_a_story_is_a_script_that_can_be_played_again(gapless_group: Make, gapless_world: Callable[..., World]) -> None:
+def test_a_story_is_a_script_that_can_be_played_again(
+    gapless_group: Make, gapless_world: Callable[..., World]
+) -> None:
     group = gapless_group(3, capacity=2)
     group.drop("DATA 2 a->b")
     group.a.send(*numbered(5))
@@ -464,7 +483,9 @@ def test_a_story_is_a_script_that_can_be_played_again(gapless_group: Make, gaple
     group.settle()
     world = gapless_world(group.config, group.script(), keep=True)
     world.run()
-    assert {name: host.received for name, host in world.hosts.items()} == {node.name: node.received for node in group}
+    assert {name: host.received for name, host in world.hosts.items()} == {
+        node.name: node.received for node in group
+    }
 
 
 def test_a_rule_that_never_strikes_is_an_error_of_the_test(gapless_group: Make) -> None:

@@ -4,9 +4,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from gapless.sim.bugs import Mutant
-from gapless.sim.joins import DELAY_NS, SMALL, JoinsRow, Setting, join_under_load, run_setting, settings
-from gapless.sim.mutants import planted
+from gapless.sim.joins import (
+    DELAY_NS,
+    SMALL,
+    JoinsRow,
+    Setting,
+    join_under_load,
+    run_setting,
+    settings,
+)
+from gapless.sim.mutants.runner import planted
+from gapless.sim.mutants.stream_mutants import Mutant
 from gapless.units import NS_PER_MS, NS_PER_S
 
 LATE_NS = 600 * NS_PER_MS
@@ -42,15 +50,17 @@ def test_with_loss() -> None:
 def test_at_a_pace_with_a_large_window() -> None:
     row = run_setting(Setting(LATE_NS, joins=2, capacity=16384, pace_ns=10 * NS_PER_MS))
     assert row.ok, row
-    assert row.pause_ns == row.baseline_ns == 10 * NS_PER_MS, "a sender that has room keeps its pace"
+    assert row.pause_ns == row.baseline_ns == 10 * NS_PER_MS, (
+        "a sender that has room keeps its pace"
+    )
 
 
 START = (
-    "gapless.core.outbound:Outbound.install",
+    "gapless.protocol.stream.outbound:Outbound.install",
     "returned.get(member, high)) for",
     "returned.get(member, max(0, high - 200))) for",
 )
-SILENCE = ("gapless.core.inbound:Inbound.on_gone", "self.window is not None", "False")
+SILENCE = ("gapless.protocol.stream.inbound:Inbound.on_gone", "self.window is not None", "False")
 
 
 @pytest.mark.behaviour("P-01")
@@ -72,7 +82,7 @@ def test_a_wrong_start_alone_is_mended() -> None:
 
 def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
     bug = (
-        "gapless.core.outbound:Outbound.install",
+        "gapless.protocol.stream.outbound:Outbound.install",
         "self.release(context, ",
         "self.acks.adjust([member for member in members if member.node <= 3], high)\n        self.release(context, ",
     )
@@ -83,7 +93,7 @@ def test_a_joiner_whose_acks_are_not_waited_for_loses_messages() -> None:
 
 def test_a_joiner_that_begins_with_whatever_comes_is_seen() -> None:
     bug = (
-        "gapless.core.inbound:Inbound.on_data",
+        "gapless.protocol.stream.inbound:Inbound.on_data",
         "            self._keep_early(run, repair, context)\n            return\n",
         "            self.begin(run.first - 1, context)\n            window = self.window\n",
     )
@@ -94,7 +104,11 @@ def test_a_joiner_that_begins_with_whatever_comes_is_seen() -> None:
 
 def test_the_rows_of_the_experiment() -> None:
     rows = settings(joins=20)
-    assert [row.view_delay_ns / NS_PER_S for row in rows if not row.loss_percent] == [0.1, 0.6, 2.0] * 2
+    assert [row.view_delay_ns / NS_PER_S for row in rows if not row.loss_percent] == [
+        0.1,
+        0.6,
+        2.0,
+    ] * 2
     assert {row.capacity for row in rows} == {SMALL, 16384}
     assert {row.joins for row in rows} == {20}
     assert sum(1 for row in rows if row.loss_percent == 5.0) == 1

@@ -4,10 +4,20 @@ import pytest
 
 from gapless.config import Config
 from gapless.sim import simulate
-from gapless.sim.application import Application
-from gapless.sim.lives import pause_lengths_ns
-from gapless.sim.script import Crash, Leave, Mark, Pause, Resume, Script, Send, Start, payload
-from gapless.sim.world import World
+from gapless.sim.scenario.actions import (
+    Crash,
+    Leave,
+    Mark,
+    Pause,
+    Resume,
+    Script,
+    Send,
+    Start,
+    payload,
+)
+from gapless.sim.world.application import Application
+from gapless.sim.world.process_model import pause_lengths_ns
+from gapless.sim.world.world import World
 from gapless.units import NS_PER_MS
 
 KNOBS = {
@@ -49,12 +59,16 @@ def views(world: World) -> dict[str, tuple[str, ...]]:
     found = {}
     for host in world.hosts.values():
         if host.member is not None and host.member.view is not None:
-            found[host.life_name] = tuple(world._name(member) for member in host.member.view.members)
+            found[host.life_name] = tuple(
+                world._name(member) for member in host.member.view.members
+            )
     return found
 
 
 def test_three_find_each_other_and_talk() -> None:
-    world = played(world_of((Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5)))
+    world = played(
+        world_of((Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5))
+    )
     assert set(views(world)) == {"a", "b", "c"}
     assert len(set(views(world).values())) == 1
     assert all(len(host.received["b"]) == 5 for host in world.hosts.values())
@@ -66,24 +80,48 @@ def test_a_send_waits_for_the_first_view() -> None:
 
 
 def test_the_same_script_gives_the_same_run() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), *sends("b", 300, 5), (Crash, 400, "a")]
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        (Start, 60, "c"),
+        *sends("b", 300, 5),
+        (Crash, 400, "a"),
+    ]
     assert played(world_of(*actions)).digest() == played(world_of(*actions)).digest()
 
 
 def test_the_oldest_dies_and_comes_back_at_the_same_address() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Crash, 400, "a"), (Start, 401, "a")]
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        (Start, 60, "c"),
+        (Crash, 400, "a"),
+        (Start, 401, "a"),
+    ]
     assert set(views(played(world_of(*actions)))) == {"a'", "b", "c"}
 
 
 def test_one_that_stood_still_for_too_long_is_expelled_and_comes_back() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Pause, 500, "b"), (Resume, 2500, "b")]
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        (Start, 60, "c"),
+        (Pause, 500, "b"),
+        (Resume, 2500, "b"),
+    ]
     world = played(world_of(*actions, calm_ms=2500))
     assert set(views(world)) == {"a", "b'", "c"}
     assert not world.judge.gentle
 
 
 def test_a_short_pause_is_no_reason_to_expel() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), (Start, 60, "c"), (Pause, 500, "b"), (Resume, 800, "b")]
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        (Start, 60, "c"),
+        (Pause, 500, "b"),
+        (Resume, 800, "b"),
+    ]
     world = played(world_of(*actions))
     assert set(views(world)) == {"a", "b", "c"}
     assert world.judge.gentle
@@ -143,14 +181,22 @@ def test_a_durable_member_gets_what_follows_its_last_ack() -> None:
 
 
 def test_without_a_name_a_new_life_starts_anew() -> None:
-    actions = [(Start, 0, "a"), (Start, 50, "b"), *sends("a", 300, 6, 50), (Crash, 420, "b"), (Start, 1500, "b")]
+    actions = [
+        (Start, 0, "a"),
+        (Start, 50, "b"),
+        *sends("a", 300, 6, 50),
+        (Crash, 420, "b"),
+        (Start, 1500, "b"),
+    ]
     world = played(world_of(*actions, calm_ms=1500, capacity=16))
     assert world.hosts["b"].received == {}
 
 
 def test_state_and_what_follows_it_are_everything() -> None:
     starts = [(Start, 0, "a"), (Start, 50, "b")]
-    world = played(world_of(*starts, *sends("a", 300, 60), *sends("b", 303, 60), (Start, 500, "c", "", True)))
+    world = played(
+        world_of(*starts, *sends("a", 300, 60), *sends("b", 303, 60), (Start, 500, "c", "", True))
+    )
     handed = [host.application.handed for host in world.hosts.values()]
     assert handed[0] == handed[1] == handed[2]
     assert 0 < len(world.hosts["c"].received["a"]) < 60
@@ -208,14 +254,18 @@ def world_config(seed: int) -> Config:
         pytest.param(77, id="new members welcomed each other"),
         pytest.param(322, id="nothing was announced to a durable member that was back"),
         pytest.param(2167, id="a state did not cover a stream that waited for its start"),
-        pytest.param(5098, id="the bound of L1 forgot a new member that is full before it has the state"),
+        pytest.param(
+            5098, id="the bound of L1 forgot a new member that is full before it has the state"
+        ),
     ],
 )
 def test_seed_that_once_failed_holds(seed: int) -> None:
     assert simulate(seed, membership=True).violations == []
 
 
-@pytest.mark.parametrize(("seed", "profile"), [(3, "ordered"), (100, "ordered"), (295, "ordered"), (5027, "unicast")])
+@pytest.mark.parametrize(
+    ("seed", "profile"), [(3, "ordered"), (100, "ordered"), (295, "ordered"), (5027, "unicast")]
+)
 def test_seeds_that_once_broke_a_promise(seed: int, profile: str) -> None:
     """Runs without a start, retransmission switched in between, a founder that was taken for dead, an end of all."""
     outcome = simulate(seed, profile=profile, membership=True)

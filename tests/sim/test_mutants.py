@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gapless.core.window import Fixed
 from gapless.errors import LocalProtocolError
-from gapless.sim.bugs import Mutant
-from gapless.sim.checkers import CHECKS
-from gapless.sim.family import FAMILY
-from gapless.sim.judge import Violation
-from gapless.sim.mutants import MUTANTS, hunt, hunt_all, named, planted
-from gapless.sim.run import simulate
+from gapless.protocol.stream.window import Fixed
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.mutants.runner import MUTANTS, hunt, hunt_all, named, planted
+from gapless.sim.mutants.stream_mutants import Mutant
+from gapless.sim.oracle.oracle import Violation
+from gapless.sim.runner import simulate
+from gapless.sim.swarm.profile_draw import FAMILY
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 MOST_SEEDS = 60
@@ -23,7 +23,9 @@ MOST_SEEDS = 60
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_checks_catch(mutant: Mutant) -> None:
     verdict = hunt(mutant, MOST_SEEDS)
-    assert verdict.check in {check.name for check in CHECKS}, f"survived {MOST_SEEDS} seeds: {mutant.bug}"
+    assert verdict.check in {check.name for check in CHECKS}, (
+        f"survived {MOST_SEEDS} seeds: {mutant.bug}"
+    )
 
 
 def test_there_are_enough_of_them() -> None:
@@ -70,7 +72,11 @@ def test_an_unknown_name_lists_the_choices() -> None:
 def test_a_harmless_change_survives() -> None:
     """The hunt tells a bug from a change that is none."""
     harmless = Mutant(
-        "harmless", "no bug", "gapless.core.window:Fixed.ceiling", "low + self.capacity", "self.capacity + low"
+        "harmless",
+        "no bug",
+        "gapless.protocol.stream.window:Fixed.ceiling",
+        "low + self.capacity",
+        "self.capacity + low",
     )
     (verdict,) = hunt_all([harmless], 2, 1, lambda _done: None)
     assert verdict.check == ""
@@ -79,12 +85,16 @@ def test_a_harmless_change_survives() -> None:
 def test_a_seed_that_fails_by_itself_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = simulate(0)
     failed.violations.append(Violation("S3", 0, "a", "broken"))
-    monkeypatch.setattr("gapless.sim.mutants.simulate", lambda seed, **options: failed)
+    monkeypatch.setattr("gapless.sim.mutants.runner.simulate", lambda seed, **options: failed)
     assert hunt(named("ceiling+1"), 3).check == ""
 
 
 def test_the_page_lists_every_planted_bug() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in page.splitlines()
+        if row.startswith("| ")
+    ]
     listed = {(row[0], row[1], row[2]) for row in rows if len(row) == 5}
     assert {(mutant.name, mutant.bug, mutant.profile or "any") for mutant in MUTANTS} <= listed

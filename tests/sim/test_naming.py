@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
+from gapless.faults.frame_names import KINDS, FrameName, kind_of, label_of, life_name
 from gapless.identity import Address, Place, ViewId
-from gapless.sim.naming import KINDS, FrameName, kind_of, label_of, life_name
-from gapless.sim.story import say_frame
+from gapless.sim.scenario.diagram import say_frame
 from gapless.wire import Datagram, Frame
 from gapless.wire.frames import (
     Alive,
@@ -59,7 +59,9 @@ def test_the_story_says_what_a_frame_says_of_the_group(frame: Frame, words: str)
     assert say_frame(frame) == f"{kind_of(frame)} {words}"
 
 
-@pytest.mark.parametrize("frame", [frame for frame, _ in GOLDEN], ids=[f"{frame}"[:60] for frame, _ in GOLDEN])
+@pytest.mark.parametrize(
+    "frame", [frame for frame, _ in GOLDEN], ids=[f"{frame}"[:60] for frame, _ in GOLDEN]
+)
 def test_every_frame_has_a_name_that_can_be_read_again(frame: Frame) -> None:
     label = label_of(Datagram(1, A, (frame,)), lambda _: "a'")
     name = FrameName(*label, "a", "b", 3)

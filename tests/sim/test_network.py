@@ -5,9 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.identity import Address
-from gapless.run import Run
-from gapless.sim.faults import (
+from gapless.faults.faults import (
     INTACT,
     BurstLoss,
     Chain,
@@ -24,7 +22,7 @@ from gapless.sim.faults import (
     Stranger,
     Truncate,
 )
-from gapless.sim.naming import (
+from gapless.faults.frame_names import (
     FrameName,
     Label,
     label_of,
@@ -33,7 +31,9 @@ from gapless.sim.naming import (
     node_name,
     node_number,
 )
-from gapless.sim.network import Books, Network, Parcel
+from gapless.identity import Address
+from gapless.run import Run
+from gapless.sim.world.network import Books, Network, Parcel
 from gapless.wire import Ack, Data, Datagram, Gone, Nak, Tail, encode
 
 A, B = Address(1, 1), Address(2, 1)
@@ -57,7 +57,10 @@ def every_fault(seed: int) -> list[Fault]:
     ]
 
 
-@given(seed=st.integers(0, 2**32), arrive=st.lists(st.sampled_from(["arrive", "drop", "fly"]), min_size=60))
+@given(
+    seed=st.integers(0, 2**32),
+    arrive=st.lists(st.sampled_from(["arrive", "drop", "fly"]), min_size=60),
+)
 def test_the_books_balance_at_every_moment(seed: int, arrive: list[str]) -> None:
     network = Network(Chain(every_fault(seed)), 10)
     flying: list[Parcel] = []
@@ -130,7 +133,11 @@ def test_a_frame_is_named_by_what_it_says_and_how_often() -> None:
     network = Network(Chain([Loss(Random(1), [1.0])]), 10, record=True)
     for target in "bcb":
         network.cross("a", target, DATAGRAM, LABEL, 0)
-    assert list(map(str, network.fates)) == ["DATA a1 a->b #1", "DATA a1 a->c #1", "DATA a1 a->b #2"]
+    assert list(map(str, network.fates)) == [
+        "DATA a1 a->b #1",
+        "DATA a1 a->c #1",
+        "DATA a1 a->b #2",
+    ]
     assert all(fate.lost for fate in network.fates.values())
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gapless.sim.bugs import Mutant
-from gapless.sim.mutants import planted
+from gapless.sim.mutants.runner import planted
+from gapless.sim.mutants.stream_mutants import Mutant
 from gapless.sim.scale import IDLE_NS, Size, measure, scale
 from gapless.units import NS_PER_S
 
@@ -31,7 +31,10 @@ def test_everything_is_delivered_and_counted(sizes: list[Size]) -> None:
 
 def test_signs_of_life_grow_with_the_members_not_with_their_square(sizes: list[Size]) -> None:
     """Each member is watched by two others, or by all that there are."""
-    assert [size.heartbeats for size in sizes] == [pytest.approx(1, rel=0.1), pytest.approx(2, rel=0.1)]
+    assert [size.heartbeats for size in sizes] == [
+        pytest.approx(1, rel=0.1),
+        pytest.approx(2, rel=0.1),
+    ]
     assert sizes[1].idle.control_frames < 3 * 10 * IDLE_NS / NS_PER_S
 
 
@@ -63,7 +66,7 @@ def test_what_goes_wrong_is_seen() -> None:
     bug = Mutant(
         "planted here",
         "",
-        "gapless.core.inbound:Inbound.begin",
+        "gapless.protocol.stream.inbound:Inbound.begin",
         "self._open(start)",
         "self._open(start + 1)",
     )

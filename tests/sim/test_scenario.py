@@ -7,11 +7,19 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.config import Config
-from gapless.sim.letters import ScenarioError
-from gapless.sim.scenario import RULE, Scenario, difference, load, parse, play, show_head
-from gapless.sim.shrink import Origin, recorded
-from gapless.sim.words import read_script, show_script
-from gapless.sim.world import World
+from gapless.sim.scenario.grammar import read_script, show_script
+from gapless.sim.scenario.literals import ScenarioError
+from gapless.sim.scenario.scenario_file import (
+    RULE,
+    Scenario,
+    difference,
+    load,
+    parse,
+    play,
+    show_head,
+)
+from gapless.sim.shrink.shrinker import Origin, recorded
+from gapless.sim.world.world import World
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -132,7 +140,9 @@ def test_somebody_who_never_started(line: str) -> None:
 
 
 def test_fates_that_strike_nothing_and_faults_in_the_calm_are_named() -> None:
-    lines = play(parse('group a b\n1ms a sends "x"\nlose DATA a1 a->b #1\nlose DATA a9 a->b #1\n')).lines
+    lines = play(
+        parse('group a b\n1ms a sends "x"\nlose DATA a1 a->b #1\nlose DATA a9 a->b #1\n')
+    ).lines
     assert "never sent: DATA a9 a->b #1" in lines
     assert "a fault struck at 1ms, when the network was to be calm" in lines
 
@@ -151,7 +161,11 @@ def test_the_story_has_a_row_for_every_datagram() -> None:
 
 
 def test_arrows_cross_the_lanes_of_others() -> None:
-    lines = play(parse('group a b c\n1ms b sends "x"\n1ms a sends "y"\ndelay DATA a1 a->c #1 to 3ms\ncalm 5ms\n')).lines
+    lines = play(
+        parse(
+            'group a b c\n1ms b sends "x"\n1ms a sends "y"\ndelay DATA a1 a->c #1 to 3ms\ncalm 5ms\n'
+        )
+    ).lines
     assert "◀─●─▶  DATA b1" in lines[4]
     assert "●─▶─▶  DATA a1; to c: 3ms" in lines[6]
     assert any("◀─┼─●  ACK a1" in line for line in lines)
@@ -165,7 +179,9 @@ def test_a_long_story_is_cut() -> None:
 
 
 def test_what_never_ends_is_stopped() -> None:
-    scenario = parse('group a b\n1ms a sends "x"\nlose DATA a1 a->b #1\nlose TAIL a0..1 a->b #1..9000\n')
+    scenario = parse(
+        'group a b\n1ms a sends "x"\nlose DATA a1 a->b #1\nlose TAIL a0..1 a->b #1..9000\n'
+    )
     outcome = play(scenario)
     assert "L2" in outcome.checks
 
@@ -180,7 +196,9 @@ def scenario_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_command_shows_the_difference_and_rewrites(scenario_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_shows_the_difference_and_rewrites(
+    scenario_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["scenario", str(scenario_file)]) == 1
     shown = capsys.readouterr().out
     assert "+   5ms  ●─✗  DATA a1..2" in shown
@@ -200,7 +218,10 @@ def test_command_as_json(scenario_file: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("group a\nfly\n", "bad.txt:2: cannot read 'fly'"), ("group a\n1ms a sends\n", "cannot be played")],
+    [
+        ("group a\nfly\n", "bad.txt:2: cannot read 'fly'"),
+        ("group a\n1ms a sends\n", "cannot be played"),
+    ],
 )
 def test_command_refuses_nonsense(
     tmp_path: Path, content: str, complaint: str, capsys: pytest.CaptureFixture[str]

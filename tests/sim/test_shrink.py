@@ -9,13 +9,31 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.config import Config
-from gapless.sim import shrink as shrinking
-from gapless.sim.mutants import MUTANTS
-from gapless.sim.run import simulate
-from gapless.sim.scenario import Scenario, difference, load, parse, plant, play, show_head
-from gapless.sim.script import Script, Send, opening, payload
-from gapless.sim.shrink import Case, NotReproducedError, Origin, Search, Trial, recorded, shrink, shrink_seed, sound
-from gapless.sim.words import read_script
+from gapless.sim.mutants.runner import MUTANTS
+from gapless.sim.runner import simulate
+from gapless.sim.scenario.actions import Script, Send, opening, payload
+from gapless.sim.scenario.grammar import read_script
+from gapless.sim.scenario.scenario_file import (
+    Scenario,
+    difference,
+    load,
+    parse,
+    plant,
+    play,
+    show_head,
+)
+from gapless.sim.shrink import shrinker as shrinking
+from gapless.sim.shrink.shrinker import (
+    Case,
+    NotReproducedError,
+    Origin,
+    Search,
+    Trial,
+    recorded,
+    shrink,
+    shrink_seed,
+    sound,
+)
 
 TESTS = Path(__file__).resolve().parent.parent
 PLANTED = sorted((TESTS / "scenarios" / "planted").glob("*.txt"))
@@ -49,7 +67,8 @@ def test_planted_bug_is_caught_and_nothing_else(path: Path) -> None:
 
 def test_planted_scenarios_are_short() -> None:
     lengths = [
-        sum(not line.startswith("#") and bool(line) for line in load(path).head.splitlines()) for path in PLANTED
+        sum(not line.startswith("#") and bool(line) for line in load(path).head.splitlines())
+        for path in PLANTED
     ]
     assert median(lengths) <= 10
     assert max(lengths) <= 20
@@ -58,17 +77,23 @@ def test_planted_scenarios_are_short() -> None:
 def test_planted_scenarios_are_those_of_the_table() -> None:
     bugs = [load(path).bug for path in PLANTED]
     assert len(set(bugs)) == len(bugs)
-    # A run in which members make their views takes a hundred times as long to shrink: those bugs are only hunted.
+    # A run in which members make their views takes a hundred times as long to shrink: those bugs
+    # are only hunted.
     told = {mutant.name for mutant in MUTANTS if not mutant.membership}
     missing = told - set(bugs)
-    assert len(missing) <= len(told) // 10, f"regenerate with: gapless shrink --all-mutants; missing: {missing}"
+    assert len(missing) <= len(told) // 10, (
+        f"regenerate with: gapless shrink --all-mutants; missing: {missing}"
+    )
 
 
 # Seeds that once failed
 
 
 def regressions() -> list[tuple[int, int]]:
-    lines = [line.partition("#")[0].split() for line in REGRESSIONS.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line.partition("#")[0].split()
+        for line in REGRESSIONS.read_text(encoding="utf-8").splitlines()
+    ]
     return [(int(words[0]), int(words[1]) if len(words) > 1 else 100) for words in lines if words]
 
 
@@ -123,8 +148,19 @@ def test_a_crash_with_its_view_is_sound() -> None:
 
 def test_members_that_make_their_own_views_may_come_and_go() -> None:
     cut = ["2ms mark partition a", "3ms mark heal a"]
-    assert sound(script_of("membership", "1ms a b start", *cut, "4ms a crashes", "5ms a starts", "calm 9ms"))
-    assert sound(script_of("membership", "1ms a b start", "2ms a pauses", "3ms a crashes", "4ms b leaves", "calm 9ms"))
+    assert sound(
+        script_of("membership", "1ms a b start", *cut, "4ms a crashes", "5ms a starts", "calm 9ms")
+    )
+    assert sound(
+        script_of(
+            "membership",
+            "1ms a b start",
+            "2ms a pauses",
+            "3ms a crashes",
+            "4ms b leaves",
+            "calm 9ms",
+        )
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -140,10 +176,14 @@ def test_a_fault_in_the_calm_does_not_count() -> None:
 
 
 def test_what_fails_without_the_bug_does_not_count() -> None:
-    case = Case(Config(), script_of("group a b", '1ms a sends "x"', "calm 1ms", "lose DATA a1 a->b #1..2"))
+    case = Case(
+        Config(), script_of("group a b", '1ms a sends "x"', "calm 1ms", "lose DATA a1 a->b #1..2")
+    )
     assert Trial("L1", "tail unheard")(case)
     lost_for_ever = "lose TAIL a0..1 a->b #1..500"
-    assert not Trial("L1", "tail unheard")(Case(Config(), script_of("group a b", '1ms a sends "x"', lost_for_ever)))
+    assert not Trial("L1", "tail unheard")(
+        Case(Config(), script_of("group a b", '1ms a sends "x"', lost_for_ever))
+    )
 
 
 # The search
@@ -156,7 +196,9 @@ def numbers(count: int) -> Case:
 
 def sent(case: Case) -> set[int]:
     """Return the numbers of the messages that a case sends, as they were before anything was renumbered."""
-    payloads = (one for action in case.script.actions if isinstance(action, Send) for one in action.payloads)
+    payloads = (
+        one for action in case.script.actions if isinstance(action, Send) for one in action.payloads
+    )
     return {int(found[1]) for one in payloads if (found := re.match(rb"a(\d+)\|", one))}
 
 
@@ -166,7 +208,9 @@ def test_minimise_leaves_exactly_what_is_needed(wanted: set[int]) -> None:
     actions = search.script.actions
     left = search.minimise(
         range(4, len(actions)),
-        lambda kept: search.case._replace(script=Script(actions=[*actions[:4], *(actions[at] for at in kept)])),
+        lambda kept: search.case._replace(
+            script=Script(actions=[*actions[:4], *(actions[at] for at in kept)])
+        ),
     )
     assert {at - 4 for at in left} == wanted == sent(search.case)
     assert search.tries < 150
@@ -243,7 +287,9 @@ def test_a_seed_that_holds_cannot_be_shrunk() -> None:
     assert shrink_seed(Origin(2, 4)) is None
 
 
-def test_a_seed_whose_script_does_not_fail_is_kept_as_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_whose_script_does_not_fail_is_kept_as_a_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case, _ = recorded(Origin(2, 2))
     monkeypatch.setattr(shrinking, "recorded", lambda origin, bug="": (case, "S3"))
     with pytest.raises(NotReproducedError, match="gapless sim 2"):
@@ -253,15 +299,33 @@ def test_a_seed_whose_script_does_not_fail_is_kept_as_a_seed(monkeypatch: pytest
 def test_a_run_that_is_not_fair_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(Config(), script_of("group a b", "5ms b pauses", "calm 9ms"))
     monkeypatch.setattr(shrinking, "recorded", lambda origin, bug="": (case, "L2"))
-    with pytest.raises(NotReproducedError, match="seed 7 violates L2, but its script is not a fair run"):
+    with pytest.raises(
+        NotReproducedError, match="seed 7 violates L2, but its script is not a fair run"
+    ):
         shrink_seed(Origin(7))
 
 
 # The command
 
 
-def test_command_writes_and_shows_the_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["shrink", str(failing(GAP).seed), "--messages", "6", "--mutant", GAP, "-o", str(tmp_path)]) == 0
+def test_command_writes_and_shows_the_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(
+            [
+                "shrink",
+                str(failing(GAP).seed),
+                "--messages",
+                "6",
+                "--mutant",
+                GAP,
+                "-o",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     (path,) = tmp_path.iterdir()
     text = path.read_text(encoding="utf-8")
     assert f"planted: {GAP}\n" in text
@@ -277,7 +341,20 @@ def test_command_hunts_a_planted_bug(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(["shrink", str(failing(GAP).seed), "--messages", "6", "--mutant", GAP, "-o", str(tmp_path), "--json"]) == 0
+        run(
+            [
+                "shrink",
+                str(failing(GAP).seed),
+                "--messages",
+                "6",
+                "--mutant",
+                GAP,
+                "-o",
+                str(tmp_path),
+                "--json",
+            ]
+        )
+        == 0
     )
     told = json.loads(capsys.readouterr().out)
     assert told["planted"] == GAP
@@ -294,7 +371,9 @@ def test_a_bug_that_nobody_planted_is_found_with_exit_code_1(
     monkeypatch.setattr(shrinking, "shrink_seed", lambda origin, **options: found)
     assert run(["shrink", "1", "-o", str(tmp_path)]) == 1
     assert re.fullmatch(r"S\d+-[0-9a-f]{8}\.txt", next(tmp_path.iterdir()).name)
-    assert f"\n{found.origin.seed} {found.origin.messages}  # {found.check}" in capsys.readouterr().out
+    assert (
+        f"\n{found.origin.seed} {found.origin.messages}  # {found.check}" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,7 +397,9 @@ def test_command_refuses_what_it_cannot_do(
 def test_command_shrinks_every_planted_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gapless.sim.mutants.MUTANTS", tuple(one for one in MUTANTS if one.name == GAP))
+    monkeypatch.setattr(
+        "gapless.sim.mutants.runner.MUTANTS", tuple(one for one in MUTANTS if one.name == GAP)
+    )
     assert run(["shrink", "--all-mutants", "-o", str(tmp_path)]) == 0
     assert "take over a gap" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["take-over-a-gap.txt"]

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from gapless.config import Config
+from gapless.faults.faults import NEVER_NS
 from gapless.sim import MUST_HAPPEN, Plan, Sweep, draw, simulate, sweep
-from gapless.sim.faults import NEVER_NS
-from gapless.sim.liveness import bounds_ns
-from gapless.sim.run import FAULT_KINDS
-from gapless.sim.script import Crash, Install, Resume, Send, Start
-from gapless.sim.swarm import CHARACTERS, FAULTS
+from gapless.sim.checkers.liveness import bounds_ns
+from gapless.sim.runner import FAULT_KINDS
+from gapless.sim.scenario.actions import Crash, Install, Resume, Send, Start
+from gapless.sim.swarm.stream_swarm import CHARACTERS, FAULTS
 from gapless.units import NS_PER_MS
 
 SEEDS = range(300)
@@ -19,7 +19,11 @@ SEEDS = range(300)
 
 def test_a_sweep_keeps_every_promise_and_sees_everything() -> None:
     result = sweep(SEEDS, workers=2, messages=50)
-    broken = [f"seed {outcome.seed}: {violation}" for outcome in result.failed for violation in outcome.violations[:1]]
+    broken = [
+        f"seed {outcome.seed}: {violation}"
+        for outcome in result.failed
+        for violation in outcome.violations[:1]
+    ]
     assert broken == []
     assert result.never_seen == []
     assert result.seeds == len(SEEDS)
@@ -48,7 +52,9 @@ def test_the_seeds_cover_the_knobs() -> None:
     assert {config.capacity for config in configs} == {1, 2, 3, 4, 16, 64}
     assert {config.use_mcast_xmit for config in configs} == {"auto", "always", "never"}
     assert {config.adaptive_grace for config in configs} == {True, False}
-    intervals_ms = {config.xmit_interval_ns // NS_PER_MS for config in configs if config.retransmits}
+    intervals_ms = {
+        config.xmit_interval_ns // NS_PER_MS for config in configs if config.retransmits
+    }
     assert min(intervals_ms) == 1
     assert max(intervals_ms) == 5000
     assert any(config.ack_threshold == config.capacity for config in configs)
@@ -56,7 +62,8 @@ def test_the_seeds_cover_the_knobs() -> None:
 
 def test_the_standard_cell_is_four_members_with_a_hundred_messages_each() -> None:
     sizes = Counter(
-        len({action.who for action in draw(seed).script.actions if isinstance(action, Send)}) for seed in SEEDS
+        len({action.who for action in draw(seed).script.actions if isinstance(action, Send)})
+        for seed in SEEDS
     )
     assert set(sizes) == {2, 3, 4, 5}
     assert sizes.most_common(1)[0][0] == 4
@@ -78,7 +85,9 @@ def check_views(plan: Plan) -> None:
     alive: set[str] = set()
     view: dict[str, Install] = {}
     for action in plan.script.actions:
-        assert action.at_ns <= plan.script.calm_ns or not isinstance(action, (Start, Install, Crash, Resume))
+        assert action.at_ns <= plan.script.calm_ns or not isinstance(
+            action, (Start, Install, Crash, Resume)
+        )
         if isinstance(action, Start):
             alive.add(action.who)
         elif isinstance(action, Crash):

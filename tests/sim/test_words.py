@@ -5,12 +5,11 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
-from gapless.core.rare import RARE
-from gapless.modes import Mode
-from gapless.sim.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
-from gapless.sim.letters import ScenarioError, show_bytes, show_time
-from gapless.sim.naming import KINDS, FrameName
-from gapless.sim.script import (
+from gapless.delivery_mode import Mode
+from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.faults.frame_names import KINDS, FrameName
+from gapless.protocol.buggify import RARE
+from gapless.sim.scenario.actions import (
     ZERO,
     Cancel,
     Close,
@@ -31,7 +30,8 @@ from gapless.sim.script import (
     opening,
     payload,
 )
-from gapless.sim.words import read_script, show_script
+from gapless.sim.scenario.grammar import read_script, show_script
+from gapless.sim.scenario.literals import ScenarioError, show_bytes, show_time
 
 nodes = st.sampled_from(["a", "b", "c", "z", "ab"])
 lives = st.builds(lambda node, primes: node + "'" * primes, nodes, st.integers(0, 2))
@@ -40,10 +40,14 @@ keys = st.text(ascii_letters + digits + "'-/. ", min_size=1, max_size=6)
 sides = st.lists(nodes, max_size=3).map(",".join)
 texts = st.text([chr(code) for code in range(32, 127)], max_size=30).map(str.encode)
 generated = st.builds(payload, lives, st.integers(0, 30), st.integers(0, 60))
-repeated = st.builds(lambda unit, times: unit * times, st.binary(min_size=1, max_size=9), st.integers(0, 20))
+repeated = st.builds(
+    lambda unit, times: unit * times, st.binary(min_size=1, max_size=9), st.integers(0, 20)
+)
 contents = st.one_of(st.binary(max_size=20), texts, generated, repeated)
 stretches = st.builds(
-    lambda who, first, count, size_bytes: tuple(payload(who, first + at, size_bytes) for at in range(count)),
+    lambda who, first, count, size_bytes: tuple(
+        payload(who, first + at, size_bytes) for at in range(count)
+    ),
     lives,
     st.integers(0, 20),
     st.integers(1, 5),
@@ -100,7 +104,9 @@ copies = st.one_of(
     st.tuples(times_ns, st.none(), st.sampled_from([INTACT, DUPLICATE])),
     st.tuples(times_ns, contents, st.sampled_from([CORRUPT, FORGED])),
 )
-causes = st.sampled_from(["loss", "delay", "duplicate", "corrupt", "garbage", "loss+delay", "target-first", "late-x"])
+causes = st.sampled_from(
+    ["loss", "delay", "duplicate", "corrupt", "garbage", "loss+delay", "target-first", "late-x"]
+)
 fates = st.builds(Fate, st.lists(copies, max_size=3).map(tuple), causes)
 
 
@@ -110,7 +116,11 @@ def scripts(draw: st.DrawFn) -> Script:
         seed=draw(st.integers(0, 2**64)),
         delay_ns=draw(times_ns),
         calm_ns=draw(times_ns),
-        clocks=draw(st.dictionaries(lives, st.builds(Clock, times_ns, st.integers(-50_000, 50_000)), max_size=3)),
+        clocks=draw(
+            st.dictionaries(
+                lives, st.builds(Clock, times_ns, st.integers(-50_000, 50_000)), max_size=3
+            )
+        ),
         actions=draw(st.lists(actions, max_size=8)),
         fates=draw(st.dictionaries(names, fates, max_size=6)),
         late_ns=draw(st.dictionaries(st.tuples(lives, st.integers(0, 99)), times_ns, max_size=3)),
@@ -124,7 +134,9 @@ def scripts(draw: st.DrawFn) -> Script:
         if draw(st.booleans()):
             usual = (script.delay_ns, None, INTACT)
             odd = draw(copies)
-            script.fates[name] = Fate((usual, odd) if odd[2] in {DUPLICATE, FORGED} else (odd,), draw(causes))
+            script.fates[name] = Fate(
+                (usual, odd) if odd[2] in {DUPLICATE, FORGED} else (odd,), draw(causes)
+            )
     if draw(st.booleans()):
         script.actions[:0] = opening(tuple(draw(st.lists(lives, min_size=1, max_size=4))))
     return script
@@ -140,7 +152,9 @@ def test_what_is_printed_reads_back(script: Script) -> None:
     again = read(lines)
     assert again == script
     assert show_script(again) == lines
-    assert all(line == line.strip() and line and not line.startswith(("#", "----")) for line in lines)
+    assert all(
+        line == line.strip() and line and not line.startswith(("#", "----")) for line in lines
+    )
 
 
 @given(scripts())
@@ -153,7 +167,13 @@ def test_same_name_with_following_numbers_is_one_line(script: Script) -> None:
 
 @pytest.mark.parametrize(
     ("time_ns", "text"),
-    [(0, "0ms"), (1, "0.000001ms"), (1_500_000, "1.5ms"), (10_000_000, "10ms"), (60 * 10**9, "60000ms")],
+    [
+        (0, "0ms"),
+        (1, "0.000001ms"),
+        (1_500_000, "1.5ms"),
+        (10_000_000, "10ms"),
+        (60 * 10**9, "60000ms"),
+    ],
 )
 def test_times(time_ns: int, text: str) -> None:
     assert show_time(time_ns) == text
@@ -178,7 +198,9 @@ def test_bytes(content: bytes, text: str) -> None:
 
 def test_an_opening_and_a_view_are_one_line_each() -> None:
     members = ("a", "b", "c")
-    script = Script(actions=[*opening(members), *(Install(5_000_000, who, 2, members, "k") for who in members)])
+    script = Script(
+        actions=[*opening(members), *(Install(5_000_000, who, 2, members, "k") for who in members)]
+    )
     assert show_script(script) == ["group a b c", "5ms a b c install view 2: a b c from k"]
 
 
@@ -206,11 +228,22 @@ def test_a_group_that_makes_its_own_views() -> None:
 
 def test_lines_may_stand_in_any_order_and_in_either_number() -> None:
     script = read(
-        ["duplicate DATA a1 a->b #1 at 9ms", "1ms a b  start", '2s a send  "it\'s (so)" (no wait)', "network 3ms"]
+        [
+            "duplicate DATA a1 a->b #1 at 9ms",
+            "1ms a b  start",
+            '2s a send  "it\'s (so)" (no wait)',
+            "network 3ms",
+        ]
     )
     assert script.delay_ns == 3_000_000
-    assert script.actions == [Start(10**6, "a"), Start(10**6, "b"), Send(2 * 10**9, "a", (b"it's (so)",), wait=False)]
-    assert [fate.copies for fate in script.fates.values()] == [((3_000_000, None, ""), (9_000_000, None, "duplicate"))]
+    assert script.actions == [
+        Start(10**6, "a"),
+        Start(10**6, "b"),
+        Send(2 * 10**9, "a", (b"it's (so)",), wait=False),
+    ]
+    assert [fate.copies for fate in script.fates.values()] == [
+        ((3_000_000, None, ""), (9_000_000, None, "duplicate"))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from collections import Counter
 import pytest
 
 from gapless.config import Config
+from gapless.faults.faults import Clock, Loss
+from gapless.faults.frame_names import FrameName
+from gapless.rng import split
 from gapless.sim import CHECKS, World, draw, simulate
-from gapless.sim.checkers import S1
-from gapless.sim.faults import Clock, Loss
-from gapless.sim.naming import FrameName
-from gapless.sim.run import outcome_of, same_digest, world_of
-from gapless.sim.script import (
+from gapless.sim.checkers.stream_safety import S1
+from gapless.sim.runner import outcome_of, same_digest, world_of
+from gapless.sim.scenario.actions import (
     LOST,
     Action,
     Cancel,
@@ -30,7 +31,6 @@ from gapless.sim.script import (
     opening,
     payload,
 )
-from gapless.sim.seeds import split
 from gapless.units import NS_PER_MS, NS_PER_S
 
 SEEDS = (3, 5, 14, 29)
@@ -58,7 +58,13 @@ def test_s17_a_seed_is_one_run_in_every_process(seed: int) -> None:
     digests = set()
     for hash_seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            check=True,
+            env=environment,
+            text=True,
+        )
         digests.add(done.stdout.strip())
     assert digests == {simulate(seed).digest}
     assert same_digest(seed, digests.pop())
@@ -105,7 +111,14 @@ def test_taking_one_fate_out_leaves_the_names_of_the_others_alone() -> None:
 
 def test_a_fate_can_delay_double_and_damage() -> None:
     name = FrameName("DATA", "a", 1, 1, "a", "b", 1)
-    fate = Fate(((5 * NS_PER_MS, None, ""), (9 * NS_PER_MS, None, "duplicate"), (NS_PER_MS, b"x", "forged")), "test")
+    fate = Fate(
+        (
+            (5 * NS_PER_MS, None, ""),
+            (9 * NS_PER_MS, None, "duplicate"),
+            (NS_PER_MS, b"x", "forged"),
+        ),
+        "test",
+    )
     world = play(Send(0, "a", (b"x",)), fates={name: fate}, calm_ns=NS_PER_S)
     counters = world.hosts["b"].member.counters  # type: ignore[union-attr]
     assert received(world, "b") == {"a": [b"x"]}
@@ -115,7 +128,9 @@ def test_a_fate_can_delay_double_and_damage() -> None:
 
 def test_a_late_timer_of_a_script_is_late() -> None:
     config = Config.make(ack_delay="10ms", jitter_percent=0)
-    script = Script(actions=[*opening(("a", "b")), Send(0, "a", (b"x",))], late_ns={("b", 1): 5 * NS_PER_MS})
+    script = Script(
+        actions=[*opening(("a", "b")), Send(0, "a", (b"x",))], late_ns={("b", 1): 5 * NS_PER_MS}
+    )
     world = World(config, script, trace=True)
     world.run()
     assert world.tracer is not None
@@ -156,19 +171,23 @@ def test_clocks_differ_and_drift() -> None:
 def test_a_paused_member_buffers_a_bounded_number_of_bytes() -> None:
     config = Config.make(receive_buffer_bytes="1KiB", capacity=64)
     sends = [Send(at * NS_PER_MS, "a", (payload("a", at, 200),)) for at in range(1, 20)]
-    world = play(Pause(0, "b"), *sends, Resume(30 * NS_PER_MS, "b"), config=config, calm_ns=30 * NS_PER_MS)
+    world = play(
+        Pause(0, "b"), *sends, Resume(30 * NS_PER_MS, "b"), config=config, calm_ns=30 * NS_PER_MS
+    )
     assert world.network.books["a", "b"].dropped > 0
     assert "process stood still with a full buffer" in world.observer.seen
     assert len(received(world, "b")["a"]) == 19
 
 
 def test_what_a_paused_member_was_to_do_happens_when_it_goes_on() -> None:
-    world = play(Pause(0, "b"), Send(1, "b", (b"later",)), Resume(5 * NS_PER_MS, "b"), calm_ns=5 * NS_PER_MS)
+    world = play(
+        Pause(0, "b"), Send(1, "b", (b"later",)), Resume(5 * NS_PER_MS, "b"), calm_ns=5 * NS_PER_MS
+    )
     assert received(world, "a") == {"b": [b"later"]}
 
 
 def test_an_error_of_the_machine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gapless.core.outbound import Outbound
+    from gapless.protocol.stream.outbound import Outbound
 
     def broken(*args: object) -> None:
         raise KeyError("planted")
@@ -206,7 +225,10 @@ def test_every_character_can_be_asked_for(character: str) -> None:
 
 def test_checks_can_be_chosen() -> None:
     script = Script(actions=opening(("a",)))
-    assert [check.name for check in World(Config(), script, checks=[S1]).judge.checks] == ["S1", "must happen"]
+    assert [check.name for check in World(Config(), script, checks=[S1]).judge.checks] == [
+        "S1",
+        "must happen",
+    ]
     assert len(World(Config(), script).judge.checks) == len(CHECKS) + 1
 
 

@@ -1,6 +1,7 @@
 """A process that writes to a spool until it is killed, or until something fails; run by the tests.
 
-It prints one line for each commit that has returned: ``committed N``. What fails is printed as ``error KIND message``.
+It prints one line for each commit that has returned: ``committed N``. What fails is printed as
+``error KIND message``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import os
 import resource
 import sys
 
-from gapless.core.ready import Delivery
 from gapless.identity import Address
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import Limits, Spool, SpoolError
 
@@ -18,7 +19,9 @@ A, B = Address(0xA1, 5), Address(0xB2, 7)
 
 
 def run(origin: Address, first: int, last: int, size_bytes: int) -> Delivery:
-    messages = [f"{origin}:{seqno}".encode().ljust(size_bytes, b".") for seqno in range(first, last + 1)]
+    messages = [
+        f"{origin}:{seqno}".encode().ljust(size_bytes, b".") for seqno in range(first, last + 1)
+    ]
     return Delivery(origin, first, last, Run.of(origin, first, messages))
 
 
@@ -43,7 +46,9 @@ def write(path: str, commits: int, size_bytes: int, segment_bytes: int) -> None:
                     say(f"error {type(error).__name__} {error}")
                     if not sys.stdin.readline().strip():
                         return
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                    resource.setrlimit(
+                        resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                    )
             say(f"committed {spool.marks[A]}")
 
 

@@ -53,7 +53,9 @@ class Process:
             **more,
         )
         pipes = ((self.process.stdout, self.said), (self.process.stderr, self.complaints))
-        self._readers = [threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes]
+        self._readers = [
+            threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes
+        ]
         for reader in self._readers:
             reader.start()
 
@@ -126,7 +128,9 @@ class Collect(Process):
         """Every status that it has told."""
         return [json.loads(line) for line in list(self.said)]
 
-    def status(self, holds: Callable[[dict[str, Any]], Any], what: str, within_s: float = PATIENCE_S) -> dict[str, Any]:
+    def status(
+        self, holds: Callable[[dict[str, Any]], Any], what: str, within_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """Wait for a status, from now on, with which something holds."""
         begin = len(self.said)
 
@@ -147,7 +151,9 @@ class Producer(Process):
 
     def count(self, word: str) -> int:
         """How many messages are ``sent`` or ``acked`` by what it has said."""
-        return next((int(line.split()[1]) for line in reversed(self.said) if line.startswith(word)), 0)
+        return next(
+            (int(line.split()[1]) for line in reversed(self.said) if line.startswith(word)), 0
+        )
 
     def finish(self, within_s: float = PATIENCE_S) -> None:
         """Wait until it has sent everything, and let it leave."""
@@ -181,14 +187,33 @@ class Place:
     def collect(self, spool: Path, *arguments: str, **more: Any) -> Collect:
         """Start a collector, and wait until it is in."""
         started = self.start_collect(spool, *arguments, **more)
-        started.until(lambda: any(status["members"] for status in started.statuses), "it has not come in")
+        started.until(
+            lambda: any(status["members"] for status in started.statuses), "it has not come in"
+        )
         return started
 
     def start_collect(self, spool: Path, *arguments: str, **more: Any) -> Collect:
         """Start a collector."""
         started = Collect(
-            *("-c", "from gapless.cli import main; main()", "collect", GROUP, "--spool", str(spool), "--json"),
-            *("--discover", f"dir://{self.meeting}", "--transport", "mesh", "--host", "127.0.0.1", "--ports", "0"),
+            *(
+                "-c",
+                "from gapless.cli import main; main()",
+                "collect",
+                GROUP,
+                "--spool",
+                str(spool),
+                "--json",
+            ),
+            *(
+                "--discover",
+                f"dir://{self.meeting}",
+                "--transport",
+                "mesh",
+                "--host",
+                "127.0.0.1",
+                "--ports",
+                "0",
+            ),
             *("--properties", ";".join(f"{key}={value}" for key, value in self.knobs.items())),
             *arguments,
             **more,
@@ -230,7 +255,9 @@ def contents(spool: Path) -> dict[str, list[tuple[int, bytes]]]:
     found: dict[str, list[tuple[int, bytes]]] = {}
     for part in view.slices({}, view.high()):
         for record in view.records(part):
-            found.setdefault(part.stream, []).extend(zip(record.seqnos(), record.messages(), strict=True))
+            found.setdefault(part.stream, []).extend(
+                zip(record.seqnos(), record.messages(), strict=True)
+            )
     return found
 
 

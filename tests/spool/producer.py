@@ -1,7 +1,7 @@
 """A member that sends numbered messages, as a process of its own; collecting.py starts it and says what it does.
 
-It says ``in ADDRESS``, waits for a line, sends, says ``sent N`` (so many have a number) and ``acked N`` (so many are
-delivered by all) as it goes, then ``done``, and leaves at the next line.
+It says ``in ADDRESS``, waits for a line, sends, says ``sent N`` (so many have a number) and ``acked
+N`` (so many are delivered by all) as it goes, then ``done``, and leaves at the next line.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gapless.core.ready import Delivery
 from gapless.identity import Address
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import MESSAGE, Limits, Spool, SpoolView
 
@@ -43,16 +43,22 @@ def opened(path: Path, *, node: int | None = None, **options: object) -> Spool:
     return Spool.open(path, group=GROUP, node=node, limits=limits, sync=False)
 
 
-def rows_of(view: SpoolView, start: Mapping[str, int] | None = None, end: Mapping[str, int] | None = None) -> Rows:
+def rows_of(
+    view: SpoolView, start: Mapping[str, int] | None = None, end: Mapping[str, int] | None = None
+) -> Rows:
     """Every message of a range, by stream, in the order of reading."""
     found: Rows = {}
     for record in view.records(view.slices(start or {}, view.high() if end is None else end)):
         assert record.rows == len(record.seqnos()) == len(record.messages())
         assert (record.kind == MESSAGE) == (not record.lengths)
-        found.setdefault(record.stream, []).extend(zip(record.seqnos(), record.messages(), strict=True))
+        found.setdefault(record.stream, []).extend(
+            zip(record.seqnos(), record.messages(), strict=True)
+        )
     return found
 
 
-def expected(origin: Address, first: int, last: int, size_bytes: int = 0) -> list[tuple[int, bytes]]:
+def expected(
+    origin: Address, first: int, last: int, size_bytes: int = 0
+) -> list[tuple[int, bytes]]:
     """What reading ``first .. last`` should give."""
     return [(seqno, text(origin, seqno, size_bytes)) for seqno in range(first, last + 1)]

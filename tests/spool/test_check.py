@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gapless.spool import SpoolCorrupt, SpoolError, SpoolLocked, SpoolMismatch, SpoolView
-from gapless.spool.check import check, repair
 from gapless.spool.format import HEADER_BYTES
+from gapless.spool.fsck import check, repair
 from gapless.spool.index import LAST, OFFSET, SIZE
-from gapless.spool.segments import list_segments, segment_path
+from gapless.spool.segment_file import list_segments, segment_path
 from tests.spool.scenes import A, B, Rows, expected, opened, pieces, rows_of, run
 
 
@@ -51,7 +51,11 @@ def record_of(root: Path, key: str, seqno: int) -> tuple[Path, int, int]:
         if stream is not None and stream.first <= seqno <= stream.last:
             at = stream.find(seqno)
             assert stream.column(LAST)[at] >= seqno
-            return segment_path(root, index.number), stream.column(OFFSET)[at], stream.column(SIZE)[at]
+            return (
+                segment_path(root, index.number),
+                stream.column(OFFSET)[at],
+                stream.column(SIZE)[at],
+            )
     raise AssertionError(seqno)
 
 
@@ -70,7 +74,8 @@ def test_a_sound_spool_has_no_problems_and_is_left_as_it_is(spool: Path) -> None
 
 @pytest.mark.parametrize("where", ["header", "body"])
 @pytest.mark.parametrize(
-    ("key", "seqno", "range_"), [("a1.5", 23, (21, 25)), ("b2.7", 55, (55, 57)), ("a1.5", 102, (101, 104))]
+    ("key", "seqno", "range_"),
+    [("a1.5", 23, (21, 25)), ("b2.7", 55, (55, 57)), ("a1.5", 102, (101, 104))],
 )
 def test_a_damaged_record_costs_its_messages_and_no_other(
     spool: Path, where: str, key: str, seqno: int, range_: tuple[int, int]
@@ -79,9 +84,9 @@ def test_a_damaged_record_costs_its_messages_and_no_other(
     flip(path, offset + (40 if where == "header" else HEADER_BYTES + 2))
     damaged = path.read_bytes()[offset : offset + size_bytes]
     report = check(spool)
-    assert {(each.path, each.stream, each.first, each.last) for each in report.problems if each.stream} == {
-        (path, key, *range_)
-    }
+    assert {
+        (each.path, each.stream, each.first, each.last) for each in report.problems if each.stream
+    } == {(path, key, *range_)}
     assert report.problems[0].offset == offset
     mended = repair(spool)
     assert mended.problems == report.problems
@@ -120,12 +125,16 @@ def test_every_flipped_bit_is_found_and_repaired(spool: Path) -> None:
         flip(path, rng.randrange(52, path.stat().st_size))
         found = check(spool)
         if not found.problems:
-            assert path.read_bytes()[52:64] != bytes(12), "only the unused end of the preamble may change unseen"
+            assert path.read_bytes()[52:64] != bytes(12), (
+                "only the unused end of the preamble may change unseen"
+            )
         repair(spool)
         assert check(spool).problems == []
         wanted, rows = all_rows(), rows_of(SpoolView(spool))
         for key, kept in rows.items():
-            assert [row for row in wanted[key] if row in kept] == kept, "what is left is what was there, in order"
+            assert [row for row in wanted[key] if row in kept] == kept, (
+                "what is left is what was there, in order"
+            )
         lost = sum(len(wanted[key]) - len(rows.get(key, [])) for key in wanted)
         assert lost <= 10
         shutil.rmtree(spool)
@@ -140,11 +149,17 @@ def test_a_missing_segment(spool: Path) -> None:
     with pytest.raises(SpoolCorrupt, match="are missing"):
         rows_of(SpoolView(spool))
     report = check(spool)
-    assert any(each.path == segment_path(spool, gone.number) and "not there" in each.what for each in report.problems)
-    assert {each.stream: (each.first, each.last) for each in report.problems if each.stream} == ranges
+    assert any(
+        each.path == segment_path(spool, gone.number) and "not there" in each.what
+        for each in report.problems
+    )
+    assert {
+        each.stream: (each.first, each.last) for each in report.problems if each.stream
+    } == ranges
     repair(spool)
     wanted = {
-        key: [row for row in rows if not ranges[key][0] <= row[0] <= ranges[key][1]] for key, rows in all_rows().items()
+        key: [row for row in rows if not ranges[key][0] <= row[0] <= ranges[key][1]]
+        for key, rows in all_rows().items()
     }
     assert rows_of(SpoolView(spool)) == wanted
     assert {hole[:3] for hole in holes(spool)} >= {(key, *range_) for key, range_ in ranges.items()}
@@ -182,7 +197,9 @@ def test_a_lost_description_is_made_again(spool: Path) -> None:
             (spool / "spool.json").unlink()
         with pytest.raises(SpoolError):
             check(spool)
-        assert [each.what for each in repair(spool).problems] == ["the description was not readable"]
+        assert [each.what for each in repair(spool).problems] == [
+            "the description was not readable"
+        ]
         found = SpoolView(spool).info
         assert (found.group, found.spool_id, found.name, found.node) == (
             before.group,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gapless.cli.app import run as gapless
-from gapless.core.ready import Delivery
-from gapless.headers import join
+from gapless.group.headers import join
+from gapless.protocol.ready import Delivery
 from gapless.run import ACKED, Run
 from gapless.spool import SpoolView
-from gapless.spool.segments import segment_path
+from gapless.spool.segment_file import segment_path
 from tests.spool.scenes import A, B, expected, opened, pieces, rows_of, run
 
 
@@ -26,7 +26,9 @@ def spool(tmp_path: Path) -> Path:
     root = tmp_path / "spool"
     with opened(root, segment_bytes=2000) as writer:
         for at in range(10):
-            writer.append(run(A, 1 + at * 10, 10 + at * 10, flags=ACKED, view=3, sent_ns=10**18), name="alpha")
+            writer.append(
+                run(A, 1 + at * 10, 10 + at * 10, flags=ACKED, view=3, sent_ns=10**18), name="alpha"
+            )
             writer.commit()
         headed = join(b"\xff\xfe", {"kind": b"order"})
         writer.append(Delivery(B, 1, 1, Run.of(B, 1, [headed])))
@@ -78,7 +80,12 @@ def test_check_and_repair(spool: Path, capsys: pytest.CaptureFixture[str]) -> No
     path.write_bytes(bytes(data))
     told = answer(capsys, "check", spool, code=1)
     (problem,) = told["problems"]
-    assert (problem["path"], problem["stream"], problem["first"], problem["last"]) == (str(path), "a1.5", 11, 20)
+    assert (problem["path"], problem["stream"], problem["first"], problem["last"]) == (
+        str(path),
+        "a1.5",
+        11,
+        20,
+    )
     assert gapless(["spool", "check", str(spool)]) == 1
     assert f"gapless spool repair {spool}" in " ".join(capsys.readouterr().out.split())
     assert answer(capsys, "repair", spool)["repaired"]
@@ -88,7 +95,9 @@ def test_check_and_repair(spool: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "No damage" in capsys.readouterr().out
 
 
-def test_export_as_json_lines(spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_as_json_lines(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "out.jsonl"
     assert answer(capsys, "export", spool, "-o", target)["messages"] == 102
     rows = [json.loads(line) for line in target.read_text().splitlines()]
@@ -110,10 +119,14 @@ def test_export_as_json_lines(spool: Path, tmp_path: Path, capsys: pytest.Captur
     assert list(tmp_path.glob(".*")) == [], "nothing is left beside the file"
 
 
-def test_export_of_a_range_to_standard_output(spool: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_export_of_a_range_to_standard_output(
+    spool: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     digest = tmp_path / "to.json"
     digest.write_text('{"a1.5": 52}')
-    assert gapless(["spool", "export", str(spool), "--from", '{"a1.5": 47}', "--to", str(digest)]) == 0
+    assert (
+        gapless(["spool", "export", str(spool), "--from", '{"a1.5": 47}', "--to", str(digest)]) == 0
+    )
     out = capsys.readouterr().out
     assert [json.loads(line)["seqno"] for line in out.splitlines()] == [48, 49, 50, 51, 52]
 
@@ -130,7 +143,9 @@ def test_export_as_parquet(spool: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert table["sent"].cast("int64").to_pylist()[0] == 10**18
 
 
-def test_export_of_a_spool_whose_collector_died_has_all_whole_commits(tmp_path: Path, capsys: Any) -> None:
+def test_export_of_a_spool_whose_collector_died_has_all_whole_commits(
+    tmp_path: Path, capsys: Any
+) -> None:
     root = tmp_path / "spool"
     with opened(root) as writer:
         writer.append(run(A, 1, 5))
@@ -153,7 +168,10 @@ WRONG = {
     "no such folder": (["ls", "nowhere"], "nowhere: there is no spool here"),
     "no spool": (["check", "."], "there is no spool here"),
     "repair of nothing": (["repair", "nowhere"], "there is no spool here"),
-    "unknown format": (["export", "SPOOL", "--format", "csv", "-o", "x"], "expected one of jsonl, parquet"),
+    "unknown format": (
+        ["export", "SPOOL", "--format", "csv", "-o", "x"],
+        "expected one of jsonl, parquet",
+    ),
     "parquet to a terminal": (["export", "SPOOL", "--format", "parquet"], "name a file"),
     "no digest": (["export", "SPOOL", "--from", "[3"], "--from"),
     "a list": (["export", "SPOOL", "--from", '{"a1.5": [3]}'], "not an entry of a digest"),
@@ -165,7 +183,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_input_gets_one_line(case: str, spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_gets_one_line(
+    case: str, spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments, said = WRONG[case]
     assert gapless(["spool", *(str(spool) if each == "SPOOL" else each for each in arguments)]) == 2
     out, err = capsys.readouterr()
@@ -174,7 +194,9 @@ def test_wrong_input_gets_one_line(case: str, spool: Path, capsys: pytest.Captur
     assert err.count("\n") == 1
 
 
-def test_repair_beside_a_collector_is_refused(spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_beside_a_collector_is_refused(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with opened(spool):
         assert gapless(["spool", "repair", str(spool)]) == 2
     assert "another process writes to this spool: pid" in capsys.readouterr().err

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gapless import blocking
-from gapless.core.ready import Delivery
 from gapless.errors import ClosedError, ConfigError, LocalProtocolError, TimedOutError
 from gapless.events import Released
-from gapless.face.message import Batch
-from gapless.headers import split
+from gapless.group.headers import split
+from gapless.group.message import Batch
+from gapless.protocol.ready import Delivery
 from gapless.spool import MESSAGE, SpoolGone, SpoolLocked, SpoolMismatch, SpoolView
+from gapless.spool.appender import PATIENCE_NS, Intake
 from gapless.spool.collector import Collector
-from gapless.spool.intake import PATIENCE_NS, Intake
 from tests.spool import scenes
 from tests.spool.collecting import KNOBS, wait_until
 
@@ -29,7 +29,13 @@ def where(tmp_path: Path) -> dict[str, Any]:
     """Options by which members of one test find each other."""
     (tmp_path / "meeting").mkdir()
     discover = f"dir://{tmp_path / 'meeting'}"
-    return {"discover": discover, "transport": "mesh", "host": "127.0.0.1", "ports": 0, "config": KNOBS}
+    return {
+        "discover": discover,
+        "transport": "mesh",
+        "host": "127.0.0.1",
+        "ports": 0,
+        "config": KNOBS,
+    }
 
 
 @pytest.fixture
@@ -54,9 +60,16 @@ def test_what_is_acknowledged_is_in_the_spool(spool: Path, where: dict[str, Any]
         group.wait_for("collector", timeout=60)
         for index in range(20):
             send(group, b"%d" % index)
-            assert [payload for _, payload in rows(spool)] == [b"%d" % each for each in range(index + 1)]
+            assert [payload for _, payload in rows(spool)] == [
+                b"%d" % each for each in range(index + 1)
+            ]
         status = collector.status
-        assert (status.state, status.members, status.lives, status.messages) == ("collecting", 2, 1, 20)
+        assert (status.state, status.members, status.lives, status.messages) == (
+            "collecting",
+            2,
+            1,
+            20,
+        )
         assert status.commits >= 1
         assert status.commit_ns > 0
     assert collector.status.state == "stopped"
@@ -75,7 +88,9 @@ def test_many_messages_share_a_commit(spool: Path, where: dict[str, Any]) -> Non
         assert status.commits < status.batches, "one sync for many runs"
 
 
-def test_large_messages_and_headers_are_kept_as_they_came(spool: Path, where: dict[str, Any]) -> None:
+def test_large_messages_and_headers_are_kept_as_they_came(
+    spool: Path, where: dict[str, Any]
+) -> None:
     large = bytes(range(256)) * 1000
     with Collector(spool, GROUP, **where), blocking.join(GROUP, name="shop", **where) as group:
         group.wait_for("collector", timeout=60)
@@ -91,7 +106,9 @@ def test_large_messages_and_headers_are_kept_as_they_came(spool: Path, where: di
     assert all(record.sent_ns and record.view for record in records)
 
 
-def test_what_is_no_part_of_a_stream_is_counted_and_not_kept(spool: Path, where: dict[str, Any]) -> None:
+def test_what_is_no_part_of_a_stream_is_counted_and_not_kept(
+    spool: Path, where: dict[str, Any]
+) -> None:
     with Collector(spool, GROUP, **where) as collector, blocking.join(GROUP, **where) as group:
         group.wait_for("collector", timeout=60)
         me = next(member for member, name in group.names.items() if name == "collector")
@@ -108,7 +125,9 @@ def test_what_is_no_part_of_a_stream_is_counted_and_not_kept(spool: Path, where:
     assert [payload for _, payload in rows(spool)] == [b"kept"]
 
 
-def test_what_is_sent_while_it_is_away_comes_when_it_is_back(spool: Path, where: dict[str, Any]) -> None:
+def test_what_is_sent_while_it_is_away_comes_when_it_is_back(
+    spool: Path, where: dict[str, Any]
+) -> None:
     with blocking.join(GROUP, **where) as group:
         with Collector(spool, GROUP, **where):
             group.wait_for("collector", timeout=60)
@@ -178,20 +197,27 @@ def test_the_oldest_is_dropped_only_if_asked_for_and_that_is_counted_and_told(
     view.refresh()
     (low,) = view.low().values()
     assert low > 0
-    assert sum(view.dropped().values()) == status.dropped == low, "what is not there any more was not read"
+    assert sum(view.dropped().values()) == status.dropped == low, (
+        "what is not there any more was not read"
+    )
     assert len(rows(spool)) == 1000 - low
     assert "dropped" in caplog.text
 
 
 def test_one_spool_has_one_collector(spool: Path, where: dict[str, Any]) -> None:
-    with Collector(spool, GROUP, **where), pytest.raises(SpoolLocked, match="another process writes"):
+    with (
+        Collector(spool, GROUP, **where),
+        pytest.raises(SpoolLocked, match="another process writes"),
+    ):
         Collector(spool, GROUP, **where).start()
 
 
 def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> None:
     with Collector(tmp_path / "one", GROUP, **where) as first:
         second = Collector(tmp_path / "two", GROUP, **where).start()
-        with pytest.raises(ConfigError, match=f"'collector' is in use in {GROUP} by {first.status.me}"):
+        with pytest.raises(
+            ConfigError, match=f"'collector' is in use in {GROUP} by {first.status.me}"
+        ):
             second.joined()
         with pytest.raises(ConfigError, match="is in use"):
             second.stop()
@@ -201,7 +227,9 @@ def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> No
         pass  # the name is free now, and so is the spool
 
 
-def test_a_former_life_that_is_still_in_the_view_is_no_other_collector(spool: Path, where: dict[str, Any]) -> None:
+def test_a_former_life_that_is_still_in_the_view_is_no_other_collector(
+    spool: Path, where: dict[str, Any]
+) -> None:
     """A view may change late: who looks then finds the name in use, by itself."""
     collector = Collector(spool, GROUP, name="store", **where)
     late = TimedOutError("too late")
@@ -278,7 +306,14 @@ def test_options_that_cannot_be(spool: Path, options: dict[str, Any], words: str
 
 
 def test_options_may_be_text(spool: Path) -> None:
-    told = {"max_bytes": "1GiB", "max_age": "12h", "rotate": "30", "sync": "false", "line_bytes": "8MiB", "ports": "0"}
+    told = {
+        "max_bytes": "1GiB",
+        "max_age": "12h",
+        "rotate": "30",
+        "sync": "false",
+        "line_bytes": "8MiB",
+        "ports": "0",
+    }
     choices = Collector(spool, GROUP, **told)._choices
     assert choices.limits.max_bytes == 1024**3
     assert choices.limits.max_age_ns == 12 * 3600 * 10**9
@@ -324,14 +359,16 @@ def test_losses_that_come_in_any_order(spool: Path) -> None:
         assert intake.holes == 0
 
 
-def test_a_hole_that_nobody_explains_is_told_and_stepped_over(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_that_nobody_explains_is_told_and_stepped_over(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with scenes.opened(spool) as writer:
         intake = Intake(writer)
         intake.take(batch(scenes.run(scenes.A, 1, 5)))
         intake.take(batch(scenes.run(scenes.A, 9, 10)))
         writer.commit()
         assert intake.explain() == [], "it may be explained yet"
-        monkeypatch.setattr("gapless.spool.intake.PATIENCE_NS", -PATIENCE_NS)
+        monkeypatch.setattr("gapless.spool.appender.PATIENCE_NS", -PATIENCE_NS)
         (said,) = intake.explain()
         assert "6..8" in said
         assert writer.commit()[scenes.A] == 10

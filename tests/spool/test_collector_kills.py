@@ -27,12 +27,16 @@ def reached(producers: list[Producer], goal: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(tmp_path: Path, seed: int) -> None:
+def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
+    tmp_path: Path, seed: int
+) -> None:
     rng = Random(seed)
     spool = tmp_path / "spool"
     with meeting_place(tmp_path) as place:
         collector = place.collect(spool, "--segment-bytes", "100KiB")
-        producers = [place.produce(number, COUNT, batch=rng.choice([4, 20, 100])) for number in range(2)]
+        producers = [
+            place.produce(number, COUNT, batch=rng.choice([4, 20, 100])) for number in range(2)
+        ]
         for producer in producers:
             producer.tell()
         for kill in range(1, KILLS + 1):
@@ -42,7 +46,9 @@ def test_everything_acknowledged_is_there_once_whenever_the_collector_is_killed(
             acked = [producer.count("acked") for producer in producers]
             held = contents(spool)
             for producer, upto in zip(producers, acked, strict=True):
-                assert len(held.get(producer.address, [])) >= upto, "what is acknowledged is on disk"
+                assert len(held.get(producer.address, [])) >= upto, (
+                    "what is acknowledged is on disk"
+                )
             collector = place.collect(spool, "--segment-bytes", "100KiB")
         for producer in producers:
             producer.finish()

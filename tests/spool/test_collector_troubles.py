@@ -42,22 +42,31 @@ def end(collector: Collect) -> None:
     assert collector.statuses[-1]["state"] == "stopped"
 
 
-def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(tmp_path: Path) -> None:
+def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
+    tmp_path: Path,
+) -> None:
     spool, count = tmp_path / "spool", 8000
     with meeting_place(tmp_path, window_bytes="512KiB") as place:
         collector = place.collect(spool, "--max-bytes", "2MiB")
         view = SpoolView(spool)
         view.register("spark", {})
-        producers = [place.produce(number, count, mode="ordered", padding=1000, batch=50) for number in range(2)]
+        producers = [
+            place.produce(number, count, mode="ordered", padding=1000, batch=50)
+            for number in range(2)
+        ]
         for producer in producers:
             producer.tell()
-        full = collector.status(lambda status: status["limited"] == "bytes", "the limit is not reached")
+        full = collector.status(
+            lambda status: status["limited"] == "bytes", "the limit is not reached"
+        )
         assert full["state"] == "waiting"
         assert "spark" in full["waits_for"], "it says whom it waits for"
         assert str(spool) in full["waits_for"], "and where"
         stands_still(producers)
         sent, memory = [producer.count("sent") for producer in producers], collector.rss_bytes()
-        still = collector.status(lambda status: status["at_s"] > full["at_s"] + 2, "no more statuses")
+        still = collector.status(
+            lambda status: status["at_s"] > full["at_s"] + 2, "no more statuses"
+        )
         assert [producer.count("sent") for producer in producers] == sent, "senders wait"
         assert max(sent) < count
         assert collector.rss_bytes() < memory + 4 * MB, "memory is flat"
@@ -69,7 +78,9 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(tm
             high = view.high()
             for part in view.slices(done, high):
                 for record in view.records(part):
-                    got.setdefault(part.stream, []).extend(zip(record.seqnos(), record.messages(), strict=True))
+                    got.setdefault(part.stream, []).extend(
+                        zip(record.seqnos(), record.messages(), strict=True)
+                    )
             done = high
             view.register("spark", done)
             wait_until(partial(has_more, view, done, producers), "nothing more comes")
@@ -80,7 +91,10 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(tm
         end(collector)
         told = [line for line in collector.complaints if "senders wait" in line]
         assert told, "it says that it waits"
-        assert len(told) <= len([line for line in collector.complaints if "takes messages again" in line]) + 1
+        assert (
+            len(told)
+            <= len([line for line in collector.complaints if "takes messages again" in line]) + 1
+        )
         assert collector.statuses[-1]["dropped"] == collector.statuses[-1]["lost"] == 0
 
 
@@ -109,7 +123,9 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
         assert full["limited"] == ""
         stands_still(producers)
         assert not all_done(producers)
-        collector.status(lambda status: status["failures"] > full["failures"] + 1, "it does not try again")
+        collector.status(
+            lambda status: status["failures"] > full["failures"] + 1, "it does not try again"
+        )
         resource.prlimit(pid, limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         for producer in producers:
             producer.finish()
@@ -140,7 +156,9 @@ def test_a_folder_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         check_all(spool, producers, count)
 
 
-def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_nothing(
+    tmp_path: Path,
+) -> None:
     spool, count = tmp_path / "spool", 6000
     with meeting_place(tmp_path, suspect_after="2s") as place:
         collector = place.collect(spool)
@@ -153,7 +171,9 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
             names = watcher.names
             while True:
                 event = watcher.next_event(timeout=30)
-                if isinstance(event, ViewChange) and any(names.get(member) == "collector" for member in event.left):
+                if isinstance(event, ViewChange) and any(
+                    names.get(member) == "collector" for member in event.left
+                ):
                     break
             collector.send_signal(signal.SIGCONT)
             collector.status(lambda status: status["lives"] == 2, "it has no second life")
@@ -169,7 +189,9 @@ def test_two_collectors_hold_the_same(tmp_path: Path) -> None:
     with meeting_place(tmp_path) as place:
         collectors = [place.collect(spool, "--name", spool.name) for spool in spools]
         names = [spool.name for spool in spools]
-        producers = [place.produce(number, count, padding=100, collectors=names) for number in range(2)]
+        producers = [
+            place.produce(number, count, padding=100, collectors=names) for number in range(2)
+        ]
         for producer in producers:
             producer.tell()
         wait_until(lambda: producers[0].count("acked") > count // 3, "nothing is acknowledged")

@@ -25,8 +25,8 @@ from gapless.spool import (
     SpoolTrimmed,
     SpoolView,
 )
-from gapless.spool.check import check
-from gapless.spool.segments import list_segments, segment_path
+from gapless.spool.fsck import check
+from gapless.spool.segment_file import list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, expected, opened, rows_of, run
 
 if TYPE_CHECKING:
@@ -36,7 +36,14 @@ CHILD = Path(__file__).parent / "child.py"
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 
-def started(path: Path, *, commits: int, size_bytes: int = 20, segment_bytes: int = 10**6, file_bytes: int = 0) -> Any:
+def started(
+    path: Path,
+    *,
+    commits: int,
+    size_bytes: int = 20,
+    segment_bytes: int = 10**6,
+    file_bytes: int = 0,
+) -> Any:
     numbers = map(str, (commits, size_bytes, segment_bytes, file_bytes))
     return subprocess.Popen(
         [sys.executable, str(CHILD), str(path), *numbers],
@@ -82,7 +89,9 @@ def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
         view = SpoolView(tmp_path)
         assert view.high() == {"a1.5": told, "b2.7": told}
         assert rows_of(view)["a1.5"] == expected(A, 1, told, 500)
-        assert segment_path(tmp_path, 1).stat().st_size == view.segments()[-1].end, "nothing is left of the attempt"
+        assert segment_path(tmp_path, 1).stat().st_size == view.segments()[-1].end, (
+            "nothing is left of the attempt"
+        )
         child.stdin.write("on\n")
         child.stdin.flush()
         assert child.stdout.read().splitlines()[-1] == "committed 200"
@@ -96,7 +105,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "disk"
     root.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)],
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         pytest.skip(f"cannot mount here: {done.stderr.decode().strip()}")
@@ -157,7 +168,8 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
         spool.append(run(A, 1, 10))
         spool.commit()
         spool.append(run(A, 11, 20))
-        # A disk with files open for writing cannot be remounted, so the spool has to let go of its own.
+        # A disk with files open for writing cannot be remounted, so the spool has to let go of its
+        # own.
         spool._store.seal()
         os.close(spool._store._hint)
         spool._store._hint = -1
@@ -168,7 +180,9 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
                 spool.commit()
             with pytest.raises(SpoolReadOnly, match="lock"):
                 opened(root)
-            assert rows_of(SpoolView(root)) == {"a1.5": expected(A, 1, 10)}, "reading needs no writing"
+            assert rows_of(SpoolView(root)) == {"a1.5": expected(A, 1, 10)}, (
+                "reading needs no writing"
+            )
             with pytest.raises(SpoolReadOnly, match="registering the reader failed"):
                 SpoolView(root).register("spark", {})
         finally:
@@ -185,7 +199,10 @@ def test_a_folder_that_is_moved_away_and_back(tmp_path: Path) -> None:
         root.rename(tmp_path / "away")
         spool.append(run(A, 11, 20))
         for _ in range(2):
-            with pytest.raises(SpoolGone, match=f"{root}: the folder of the spool was deleted or moved while in use"):
+            with pytest.raises(
+                SpoolGone,
+                match=f"{root}: the folder of the spool was deleted or moved while in use",
+            ):
                 spool.commit()
         (tmp_path / "away").rename(root)
         assert spool.commit() == {A: 20}
@@ -222,14 +239,18 @@ def test_an_active_segment_that_is_deleted(tmp_path: Path) -> None:
         segment_path(tmp_path, 2).unlink()
         spool.append(run(A, 21, 30))
         with pytest.raises(
-            SpoolGone, match=f"{segment_path(tmp_path, 2)}: No such file or directory; somebody has del"
+            SpoolGone,
+            match=f"{segment_path(tmp_path, 2)}: No such file or directory; somebody has del",
         ):
             spool.commit()
         assert spool.marks == {A: 20, B: 5}
         assert spool.commit() == {A: 30, B: 5}
     view = SpoolView(tmp_path)
     assert rows_of(view) == {"a1.5": [*expected(A, 1, 10), *expected(A, 21, 30)]}
-    assert [tuple(hole) for hole in view.lost()] == [("a1.5", 11, 20, "lost"), ("b2.7", 1, 5, "lost")]
+    assert [tuple(hole) for hole in view.lost()] == [
+        ("a1.5", 11, 20, "lost"),
+        ("b2.7", 1, 5, "lost"),
+    ]
     with opened(tmp_path) as spool:
         assert spool.marks == {A: 30, B: 5}
 
@@ -277,17 +298,23 @@ def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing)
         for _ in range(2):
-            with pytest.raises(SpoolFailed, match=r"Input/output error; look at the disk \(dmesg, smartctl\)"):
+            with pytest.raises(
+                SpoolFailed, match=r"Input/output error; look at the disk \(dmesg, smartctl\)"
+            ):
                 spool.commit()
     assert spool.marks == {A: 10}
     assert segment_path(tmp_path, 1).stat().st_size == size_bytes
     assert spool.commit() == {A: 20}
-    assert list_segments(tmp_path) == [1, 3], "the first, and not the one whose first fdatasync failed"
+    assert list_segments(tmp_path) == [1, 3], (
+        "the first, and not the one whose first fdatasync failed"
+    )
     spool.close()
     assert rows_of(SpoolView(tmp_path)) == {"a1.5": expected(A, 1, 20)}
 
 
-def test_what_a_failed_fdatasync_left_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_fdatasync_left_is_not_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If even cutting fails, the tail stays in the file; the next segment says where the file really ends."""
     spool = Spool.open(tmp_path, group=GROUP)
     spool.append(run(A, 1, 10))

@@ -9,7 +9,7 @@ import pytest
 
 from gapless.errors import ConfigError
 from gapless.spool import Limits, Spool, SpoolFull, SpoolView
-from gapless.spool.segments import list_segments
+from gapless.spool.segment_file import list_segments
 from gapless.units import NS_PER_S
 from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
 
@@ -46,7 +46,10 @@ def test_a_full_spool_waits_for_its_readers(tmp_path: Path) -> None:
         position: dict[str, int] = {}
         assert spool.usage().limited == "bytes"
         assert spool.usage().used_bytes <= 100_000
-        with pytest.raises(SpoolFull, match=r"the limit is 100000; it goes on when its readers \(spark\) have read on"):
+        with pytest.raises(
+            SpoolFull,
+            match=r"the limit is 100000; it goes on when its readers \(spark\) have read on",
+        ):
             spool.commit()
         for _ in range(20):
             view.refresh()
@@ -116,8 +119,10 @@ def test_the_oldest_is_dropped_and_counted(tmp_path: Path) -> None:
     assert SpoolView(tmp_path).dropped() == dropped
 
 
-def test_a_drop_that_was_recorded_is_finished_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gapless.spool.store import Store
+def test_a_drop_that_was_recorded_is_finished_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gapless.spool.segment_store import Store
 
     spool = opened(tmp_path, max_bytes=50_000, policy="drop-oldest")
     fill_until = 100
@@ -139,9 +144,13 @@ def test_a_drop_that_was_recorded_is_finished_after_a_crash(tmp_path: Path, monk
 
 def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
     now_ns = time.time_ns()
-    with opened(tmp_path, max_age_ns=3600 * NS_PER_S, policy="drop-oldest", segment_bytes=1000) as spool:
+    with opened(
+        tmp_path, max_age_ns=3600 * NS_PER_S, policy="drop-oldest", segment_bytes=1000
+    ) as spool:
         for at in range(20):
-            spool.append(run(A, 1 + at * 10, 10 + at * 10), collected_ns=now_ns - (20 - at) * 600 * NS_PER_S)
+            spool.append(
+                run(A, 1 + at * 10, 10 + at * 10), collected_ns=now_ns - (20 - at) * 600 * NS_PER_S
+            )
             spool.commit()
         trimmed = spool.trim()
         assert trimmed.segments > 0
@@ -185,7 +194,9 @@ def test_segments_are_sealed_by_size_and_by_age(tmp_path: Path) -> None:
         assert list_segments(tmp_path / "age") == [1, 2, 3, 4, 5]
         spool.trim()
         spool.trim()
-        assert list_segments(tmp_path / "age") == [1, 2, 3, 4, 5, 6], "an empty segment is not sealed again and again"
+        assert list_segments(tmp_path / "age") == [1, 2, 3, 4, 5, 6], (
+            "an empty segment is not sealed again and again"
+        )
 
 
 def test_streams_that_are_over_are_forgotten(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gapless.identity import Address
 from gapless.spool import Limits, Spool, SpoolView
-from gapless.spool.segments import list_segments, segment_path
+from gapless.spool.segment_file import list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, C, expected, pieces, rows_of, run, text
 
 ORIGINS = st.sampled_from([A, B, C])
@@ -109,7 +109,10 @@ class SpoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def read_on(self, data: st.DataObject) -> None:
         self.view.refresh()
-        end = {key: data.draw(st.integers(self.passed.get(key, 0), high)) for key, high in self.committed.items()}
+        end = {
+            key: data.draw(st.integers(self.passed.get(key, 0), high))
+            for key, high in self.committed.items()
+        }
         found = rows_of(self.view, self.passed, end)
         for key, upto in end.items():
             wanted = [row for row in self.rows[key] if self.passed.get(key, 0) < row[0] <= upto]
@@ -126,7 +129,9 @@ class SpoolMachine(RuleBasedStateMachine):
         taken = 0
         for key, high in self.committed.items():
             assert self.passed.get(key, 0) <= end[key] <= high
-            waiting = [row for row in self.rows[key] if row[0] > self.passed.get(key, 0) and row[0] <= high]
+            waiting = [
+                row for row in self.rows[key] if row[0] > self.passed.get(key, 0) and row[0] <= high
+            ]
             got = [row for row in waiting if row[0] <= end[key]]
             assert bool(got) == bool(waiting)
             assert got or end[key] == high
@@ -155,10 +160,16 @@ class SpoolMachine(RuleBasedStateMachine):
                 wanted = [row for row in self.rows[key] if self.passed.get(key, 0) < row[0] <= high]
                 assert found.get(key, []) == wanted
             low = view.low()
-            assert all(low[key] <= self.passed.get(key, 0) for key in self.committed if self.rows[key])
+            assert all(
+                low[key] <= self.passed.get(key, 0) for key in self.committed if self.rows[key]
+            )
 
 
 TestSpoolMachine = SpoolMachine.TestCase
 TestSpoolMachine.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from gapless.spool import Spool, SpoolCorrupt, SpoolVersion, SpoolView
 from gapless.spool.format import HEADER_BYTES, PREAMBLE_BYTES, Draft, lay_out, seed_of
-from gapless.spool.segments import Hint, SpoolInfo, list_segments, segment_path
+from gapless.spool.segment_file import Hint, SpoolInfo, list_segments, segment_path
 from tests.spool.scenes import GROUP, A, B, expected, opened, rows_of, run
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class Disk:
         self.root = root
         self.ends: list[int] = []
         self.hints: list[bytes] = []
-        # A state names its node in digits: with one of its own, each spool would have its commits at other places.
+        # A state names its node in digits: with one of its own, each spool would have its commits
+        # at other places.
         with opened(root, node=0x7777) as spool:
             for at in range(3):
                 spool.append(run(A, 1 + 4 * at, 4 + 4 * at), name="alpha")
@@ -58,7 +59,11 @@ class Disk:
             assert spool.recovered.damage == ()
             view = SpoolView(self.root)
             found = rows_of(view)
-            assert found == ({"a1.5": expected(A, 1, 4 * commits), "b2.7": expected(B, 1, commits)} if commits else {})
+            assert found == (
+                {"a1.5": expected(A, 1, 4 * commits), "b2.7": expected(B, 1, commits)}
+                if commits
+                else {}
+            )
             if commits:
                 assert view.names() == {"a1.5": "alpha"}
             spool.append(run(A, 1 + 4 * commits, 20))
@@ -105,7 +110,12 @@ def test_a_tail_of_zeros(disk: Disk) -> None:
 def test_blocks_that_came_twice(disk: Disk) -> None:
     """A block of another place, even a whole good record, is not taken for what should stand there."""
     start, middle, end = disk.ends
-    for block in (disk.data[start:middle], disk.data[PREAMBLE_BYTES:start], disk.data[:start], disk.data[middle:end]):
+    for block in (
+        disk.data[start:middle],
+        disk.data[PREAMBLE_BYTES:start],
+        disk.data[:start],
+        disk.data[middle:end],
+    ):
         disk.crash(disk.data + block, committed=2)
         assert disk.recovered() == 3
         disk.crash(disk.data[:middle] + block, committed=2)
@@ -197,7 +207,9 @@ def test_damage_in_what_was_committed_is_not_cut(disk: Disk) -> None:
             spool.commit()
         view = SpoolView(disk.root)
         assert rows_of(view, {"a1.5": 8}, {"a1.5": 16}) == {"a1.5": expected(A, 9, 16)}
-        with pytest.raises(SpoolCorrupt, match=f"{disk.segment}: the record at {disk.ends[0]} is damaged"):
+        with pytest.raises(
+            SpoolCorrupt, match=f"{disk.segment}: the record at {disk.ends[0]} is damaged"
+        ):
             rows_of(view)
 
 
@@ -239,7 +251,9 @@ def test_a_missing_newest_segment_is_reported(disk: Disk) -> None:
 
 def rewrite(disk: Disk, kind: int) -> None:
     """Put a record of another kind behind the others."""
-    pieces, offsets = lay_out([Draft(kind, A, 1, 1, 1, b"", b"?")], disk.ends[2], seed_of(disk.info.spool_id, 1))
+    pieces, offsets = lay_out(
+        [Draft(kind, A, 1, 1, 1, b"", b"?")], disk.ends[2], seed_of(disk.info.spool_id, 1)
+    )
     disk.crash(disk.data + b"".join(pieces), committed=3)
     (disk.root / "committed").write_bytes(Hint(1, offsets[0] + HEADER_BYTES + 1).pack())
 
@@ -251,7 +265,9 @@ def test_an_unknown_kind_is_skipped_if_it_may_be(disk: Disk) -> None:
 
 def test_an_unknown_kind_is_refused_if_it_may_not_be_skipped(disk: Disk) -> None:
     rewrite(disk, 9)
-    with pytest.raises(SpoolVersion, match=r"a record of the unknown kind 9 at .*; install a later Gapless"):
+    with pytest.raises(
+        SpoolVersion, match=r"a record of the unknown kind 9 at .*; install a later Gapless"
+    ):
         opened(disk.root)
     with pytest.raises(SpoolVersion, match="unknown kind 9"):
         SpoolView(disk.root).high()
@@ -261,7 +277,9 @@ def test_a_later_format_is_refused(disk: Disk) -> None:
     path = disk.root / "spool.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     for attempt in (lambda: Spool.open(disk.root, group=GROUP), lambda: SpoolView(disk.root)):
-        with pytest.raises(SpoolVersion, match="has format 2, this Gapless reads up to 1; install a later one"):
+        with pytest.raises(
+            SpoolVersion, match="has format 2, this Gapless reads up to 1; install a later one"
+        ):
             attempt()
 
 
@@ -276,7 +294,12 @@ def test_a_bad_index_is_made_again(tmp_path: Path, damage: str) -> None:
     if damage == "missing":
         first.unlink()
     else:
-        bad = {"torn": good[:-9], "flipped": good[:-4] + b"evil", "empty": b"", "other": second.read_bytes()}
+        bad = {
+            "torn": good[:-9],
+            "flipped": good[:-4] + b"evil",
+            "empty": b"",
+            "other": second.read_bytes(),
+        }
         first.write_bytes(bad[damage])
     assert rows_of(SpoolView(tmp_path)) == {"a1.5": expected(A, 1, 200)}
     with opened(tmp_path) as spool:

@@ -11,16 +11,16 @@ from hypothesis import given, settings, strategies as st
 
 from gapless import blocking
 from gapless.cli.spool import _streams
-from gapless.core.ready import Delivery
-from gapless.face.message import Batch
-from gapless.headers import join, split
+from gapless.group.headers import join, split
+from gapless.group.message import Batch
+from gapless.group.sink_dedup import SINK, Row
 from gapless.identity import Address
-from gapless.published import SINK, Row
+from gapless.protocol.ready import Delivery
 from gapless.run import Run
 from gapless.spool import SpoolView
-from gapless.spool.check import check
+from gapless.spool.appender import Intake
+from gapless.spool.fsck import check
 from gapless.spool.index import REPEATED
-from gapless.spool.intake import Intake
 from tests.spool.collecting import GROUP, PATIENCE_S, meeting_place
 from tests.spool.scenes import opened, rows_of
 
@@ -58,7 +58,9 @@ def life(origin: Address, count: int, cuts: list[int]) -> list[Delivery]:
 def test_whatever_the_order_and_whenever_it_crashes(
     reached: list[int], cuts: list[int], story: list[int | str], small: bool
 ) -> None:
-    streams = [life(origin, upto, cuts) for origin, upto in zip(LIVES, [*reached, ROWS], strict=True)]
+    streams = [
+        life(origin, upto, cuts) for origin, upto in zip(LIVES, [*reached, ROWS], strict=True)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spool"
         limits = {"segment_bytes": 4096} if small else {}
@@ -84,7 +86,9 @@ def test_whatever_the_order_and_whenever_it_crashes(
         view.refresh()
         assert view.high() == high, "offsets count every number"
         rows = [split(payload)[1] for found in rows_of(view).values() for _, payload in found]
-        assert sorted(rows) == sorted(b"0/%d" % number for number in range(ROWS)), "each row is there, once"
+        assert sorted(rows) == sorted(b"0/%d" % number for number in range(ROWS)), (
+            "each row is there, once"
+        )
         assert {hole.reason for hole in view.lost()} <= {REPEATED}
         hidden = sum(hole.last - hole.first + 1 for hole in view.lost())
         shown = sum(len(found) for found in rows_of(view).values())
@@ -95,7 +99,9 @@ def test_what_waits_behind_a_hole_is_not_remembered_before_it_is_in_line(tmp_pat
     spool = opened(tmp_path / "spool")
     intake = Intake(spool)
     first, second = life(LIVES[0], 6, [3])
-    lacking = second._replace(first=10, last=12, content=Run.of(LIVES[0], 10, [row(3), row(4), row(5)]))
+    lacking = second._replace(
+        first=10, last=12, content=Run.of(LIVES[0], 10, [row(3), row(4), row(5)])
+    )
     intake.take(Batch(first, 1, {}))
     intake.take(Batch(lacking, 1, {}))
     intake.keep()
@@ -109,7 +115,11 @@ def test_what_waits_behind_a_hole_is_not_remembered_before_it_is_in_line(tmp_pat
     spool.close()
     view = SpoolView(tmp_path / "spool")
     view.refresh()
-    assert [split(payload)[1] for _, payload in rows_of(view)[str(LIVES[1])]] == [b"0/3", b"0/4", b"0/5"]
+    assert [split(payload)[1] for _, payload in rows_of(view)[str(LIVES[1])]] == [
+        b"0/3",
+        b"0/4",
+        b"0/5",
+    ]
 
 
 def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path: Path) -> None:
@@ -141,7 +151,11 @@ def test_a_collector_that_is_killed_remembers_what_a_sink_has_published(tmp_path
     view = SpoolView(spool)
     view.refresh()
     found = [split(payload)[1] for rows in rows_of(view).values() for _, payload in rows]
-    expected = [b"0/%d" % number for number in numbers] + [b"1/%d" % number for number in range(10)] + [b"plain"]
+    expected = (
+        [b"0/%d" % number for number in numbers]
+        + [b"1/%d" % number for number in range(10)]
+        + [b"plain"]
+    )
     assert sorted(found) == sorted(expected)
     report = check(spool)
     assert (report.problems, report.lost, report.messages) == ([], 0, len(expected))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gapless.spool import SpoolMismatch, SpoolTrimmed, SpoolView
-from gapless.spool.admission import share
-from gapless.spool.segments import list_segments
+from gapless.spool.reader import share
+from gapless.spool.segment_file import list_segments
 from tests.spool.scenes import A, B, C, expected, opened, pieces, rows_of, run
 
 
@@ -39,9 +39,15 @@ def test_admission_is_fair_and_to_the_message(tmp_path: Path) -> None:
     high = view.high()
     assert view.admit({}, high) == high
     assert view.admit({}, high, max_rows=33) == {"a1.5": 15, "b2.7": 15, "c3.1": 3}
-    assert view.admit({"a1.5": 990, "b2.7": 5, "c3.1": 3}, high, max_rows=100) == {"a1.5": 1000, "b2.7": 40, "c3.1": 3}
+    assert view.admit({"a1.5": 990, "b2.7": 5, "c3.1": 3}, high, max_rows=100) == {
+        "a1.5": 1000,
+        "b2.7": 40,
+        "c3.1": 3,
+    }
     assert view.admit({}, {"a1.5": 1000}, max_rows=7) == {"a1.5": 7}
-    assert view.admit({"a1.5": 2000}, high, max_rows=7) == {"a1.5": 2000, "b2.7": 4, "c3.1": 3}, "never below the start"
+    assert view.admit({"a1.5": 2000}, high, max_rows=7) == {"a1.5": 2000, "b2.7": 4, "c3.1": 3}, (
+        "never below the start"
+    )
     position: dict[str, int] = {}
     seen: dict[str, list[tuple[int, bytes]]] = {}
     for _ in range(200):
@@ -49,7 +55,11 @@ def test_admission_is_fair_and_to_the_message(tmp_path: Path) -> None:
         for key, rows in rows_of(view, position, end).items():
             seen.setdefault(key, []).extend(rows)
         position = end
-    assert seen == {"a1.5": expected(A, 1, 1000), "b2.7": expected(B, 1, 40), "c3.1": expected(C, 1, 3)}
+    assert seen == {
+        "a1.5": expected(A, 1, 1000),
+        "b2.7": expected(B, 1, 40),
+        "c3.1": expected(C, 1, 3),
+    }
 
 
 @pytest.mark.parametrize("limit", [1, 99, 100, 101, 1000, 1234, 50_000])
@@ -181,7 +191,9 @@ def test_a_reader_beside_a_writer_that_rotates_and_trims(tmp_path: Path) -> None
     view.register("spark", {})
     root = Path(__file__).resolve().parents[2]
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path)], cwd=root, env={"PYTHONPATH": f"{root}/src:{root}"}
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        cwd=root,
+        env={"PYTHONPATH": f"{root}/src:{root}"},
     )
     position: dict[str, int] = {}
     seen: dict[str, list[tuple[int, bytes]]] = {"a1.5": [], "b2.7": []}
@@ -192,7 +204,9 @@ def test_a_reader_beside_a_writer_that_rotates_and_trims(tmp_path: Path) -> None
             assert over in (None, 0)
             view.refresh()
             end = view.admit(position, view.high(), max_rows=400)
-            for key, rows in rows_of(view if looks % 2 else SpoolView(tmp_path), position, end).items():
+            for key, rows in rows_of(
+                view if looks % 2 else SpoolView(tmp_path), position, end
+            ).items():
                 seen[key].extend(rows)
             position = end
             view.register("spark", position)

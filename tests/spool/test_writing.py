@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gapless.core.ready import ONE, Delivery
 from gapless.errors import LocalProtocolError
+from gapless.protocol.ready import ONE, Delivery
 from gapless.run import ACKED, Run
 from gapless.spool import MESSAGE, RUN, Spool, SpoolGap, SpoolLocked, SpoolMismatch, SpoolView
 from tests.spool.scenes import GROUP, A, B, expected, opened, pieces, rows_of, run
@@ -67,11 +67,19 @@ def test_what_is_not_committed_is_not_seen(tmp_path: Path) -> None:
 
 def test_fields_of_a_run_come_back(tmp_path: Path) -> None:
     with opened(tmp_path) as spool:
-        spool.append(run(A, 1, 3, flags=ACKED, view=9, sent_ns=123), name="alpha", collected_ns=10**18)
+        spool.append(
+            run(A, 1, 3, flags=ACKED, view=9, sent_ns=123), name="alpha", collected_ns=10**18
+        )
         spool.commit()
     view = SpoolView(tmp_path)
     (record,) = view.records(view.slices({}, view.high()))
-    assert (record.kind, record.flags, record.view, record.sent_ns, record.name) == (RUN, ACKED, 9, 123, "alpha")
+    assert (record.kind, record.flags, record.view, record.sent_ns, record.name) == (
+        RUN,
+        ACKED,
+        9,
+        123,
+        "alpha",
+    )
     assert (record.origin, record.first, record.last, record.collected_ns) == (A, 1, 3, 10**18)
 
 
@@ -87,7 +95,11 @@ def test_a_message_in_pieces_belongs_to_its_last_seqno(tmp_path: Path) -> None:
     assert rows_of(view, {"a1.5": 5}) == {"a1.5": [*whole, *expected(A, 10, 12)]}
     assert rows_of(view, {}, {"a1.5": 5}) == {"a1.5": expected(A, 1, 2)}
     assert rows_of(view, {"a1.5": 4}, {"a1.5": 8}) == {}
-    assert [record.kind for record in view.records(view.slices({}, view.high()))] == [RUN, MESSAGE, RUN]
+    assert [record.kind for record in view.records(view.slices({}, view.high()))] == [
+        RUN,
+        MESSAGE,
+        RUN,
+    ]
 
 
 class Whole:
@@ -102,7 +114,9 @@ def test_a_message_in_pieces_may_know_its_fields(tmp_path: Path) -> None:
         spool.append(Delivery(A, 4, 6, b"plain"), view=8)
         spool.commit()
     view = SpoolView(tmp_path)
-    found = [(each.flags, each.view, each.sent_ns) for each in view.records(view.slices({}, view.high()))]
+    found = [
+        (each.flags, each.view, each.sent_ns) for each in view.records(view.slices({}, view.high()))
+    ]
     assert found == [(ACKED, 4, 77), (0, 8, 0)]
 
 
@@ -169,7 +183,11 @@ def test_slices_are_one_per_segment_and_can_be_pickled(tmp_path: Path) -> None:
     assert len(slices) == 2 * len(view.segments())
     assert sum(each.rows for each in slices) == 400
     again = SpoolView(tmp_path)
-    found = [record.first for each in pickle.loads(pickle.dumps(slices)) for record in again.records(each)]
+    found = [
+        record.first
+        for each in pickle.loads(pickle.dumps(slices))
+        for record in again.records(each)
+    ]
     assert found == [*range(1, 201, 10)] * 2
     smaller = view.slices({}, view.high(), target_bytes=150)
     assert len(smaller) > 2 * len(slices)
@@ -180,7 +198,10 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
     import os
     import socket
 
-    with opened(tmp_path), pytest.raises(SpoolLocked, match=f"pid {os.getpid()} on {socket.gethostname()}"):
+    with (
+        opened(tmp_path),
+        pytest.raises(SpoolLocked, match=f"pid {os.getpid()} on {socket.gethostname()}"),
+    ):
         opened(tmp_path)
     opened(tmp_path).close()
 

@@ -8,16 +8,19 @@ from typing import Any
 
 from gapless import blocking
 from gapless.config import Config
+from gapless.runtime.handle import Handle
 from gapless.trace import Recorder
-from gapless.transport import Handle, MemoryNetwork
-from tests.channel.company import options as ways
+from gapless.transport import MemoryNetwork
+from tests.group.company import options as ways
 from tests.transport.gatherings import Guest
 from tests.transport.processes import QUICK
 
 
 def sender(options: dict[str, Any]) -> None:
     """Send until the end comes from outside."""
-    with blocking.join("tests", **ways(options["ports"]), trace=options["folder"], listen=False) as group:
+    with blocking.join(
+        "tests", **ways(options["ports"]), trace=options["folder"], listen=False
+    ) as group:
         group.wait_for_members(2, 60)
         number = 0
         while True:
@@ -34,7 +37,10 @@ def full_disk(options: dict[str, Any]) -> None:
     logging.getLogger("gapless").addHandler(handler)
     network = MemoryNetwork()
     recorders = [Recorder(options["folder"]), None]
-    guests = [Guest(Handle("g", network.open(), Config.make(**QUICK), trace=recorder)) for recorder in recorders]
+    guests = [
+        Guest(Handle("g", network.open(), Config.make(**QUICK), trace=recorder))
+        for recorder in recorders
+    ]
     for guest in guests:
         guest.until_view(2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -42,7 +48,9 @@ def full_disk(options: dict[str, Any]) -> None:
         guests[0].handle.send([b"%d" % number]).result(60)
     for guest in guests:
         guest.until_messages(200)
-    print(json.dumps({"told": guests[0].handle.told.get("tracestopped"), "logged": told}), flush=True)
+    print(
+        json.dumps({"told": guests[0].handle.told.get("tracestopped"), "logged": told}), flush=True
+    )
     for guest in guests:
         guest.handle.close(1.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gapless.sim import simulate
-from gapless.sim.checkers import CHECKS as ONLINE
+from gapless.sim.checkers.stream_safety import CHECKS as ONLINE
 from gapless.trace import CHECKS, EVENTS, Row, check
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -22,7 +22,9 @@ class Story:
     def row(self, member: str, event: str, **columns: object) -> None:
         step = len(self.rows) + 1
         columns.setdefault("view", 1)
-        self.rows.append(Row(seed=0, idx=step, step=step, t_ns=step, member=member, event=event, **columns))  # type: ignore[arg-type]
+        self.rows.append(
+            Row(seed=0, idx=step, step=step, t_ns=step, member=member, event=event, **columns)  # type: ignore[arg-type]
+        )
 
     def view(self, number: int, *members: str) -> None:
         for member in members:
@@ -104,7 +106,10 @@ def bad(name: str) -> list[Row]:
         "S15 not in it": lambda: story.replace("MEMBERS", 1, reason="a"),
         "S15 another maker": lambda: story.replace("MEMBERS", 1, reason="b a"),
         "S15 never lived": lambda: story.without("BEGIN", 1),
-        "S15 number": lambda: [*story.rows, *[row for row in story.rows if row.event == "VIEW"][:1]],
+        "S15 number": lambda: [
+            *story.rows,
+            *[row for row in story.rows if row.event == "VIEW"][:1],
+        ],
         "L1": lambda: story.without("DELIVER", 5),
         "L2": lambda: story.replace("STATE", 6, low=3),
         "L6 somebody more": lambda: story.without("REST", 1),
@@ -176,7 +181,9 @@ def test_what_was_sent_before_a_member_came_is_not_owed_to_it_and_what_came_afte
         story.row(member, "REST")
     found = check(story.rows)
     assert {violation.check for violation in found} >= {"L1"}
-    assert "c has not delivered 1 of its messages, the first is 5" in {violation.message for violation in found}
+    assert "c has not delivered 1 of its messages, the first is 5" in {
+        violation.message for violation in found
+    }
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

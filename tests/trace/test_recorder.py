@@ -15,19 +15,20 @@ from hypothesis import given, settings, strategies as st
 from gapless import blocking
 from gapless.cli.app import run as command
 from gapless.config import Config
-from gapless.core.ready import Delivery, Ready, Step, Transmit
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
 from gapless.identity import Address
+from gapless.protocol.ready import Delivery, Ready, Step, Transmit
 from gapless.run import Run
+from gapless.runtime.delivery_queue import Outbox
+from gapless.runtime.handle import Handle, fitted
+from gapless.runtime.member_runtime import Seat
+from gapless.runtime.reactor import pump
 from gapless.trace import EVENTS, Recorder, Row, check, life_id, lives_of, read, seal
 from gapless.trace.journal import ROW, Journal
 from gapless.trace.reader import file_sets
-from gapless.trace.scribe import Scribe
-from gapless.transport import Handle, MemoryNetwork, pump
-from gapless.transport.handle import fitted
-from gapless.transport.outbox import Outbox
-from gapless.transport.seat import Seat
-from tests.channel.company import WITHIN_S, options, threads
+from gapless.trace.row_builder import Scribe
+from gapless.transport import MemoryNetwork
+from tests.group.company import WITHIN_S, options, threads
 from tests.transport.gatherings import gathering
 from tests.transport.networks import free_ports
 from tests.transport.processes import ENVIRONMENT
@@ -73,8 +74,18 @@ def test_a_killed_process_has_written_down_whatever_others_have_of_it(tmp_path: 
     (left,) = tmp_path.rglob("*.rows")  # the killed one could not seal its own
     rows = list(read(tmp_path))
     killed = left.parent.name
-    sent = {seqno for row in rows if row.event == "SEND" for seqno in range(row.seqno, row.seqno_last + 1)}
-    got = {seqno for row in rows if row.event == "DELIVER" for seqno in range(row.seqno, row.seqno_last + 1)}
+    sent = {
+        seqno
+        for row in rows
+        if row.event == "SEND"
+        for seqno in range(row.seqno, row.seqno_last + 1)
+    }
+    got = {
+        seqno
+        for row in rows
+        if row.event == "DELIVER"
+        for seqno in range(row.seqno, row.seqno_last + 1)
+    }
     assert len(got) >= 500
     assert got <= sent
     assert {row.origin for row in rows if row.event == "DELIVER"} == {killed}
@@ -83,7 +94,9 @@ def test_a_killed_process_has_written_down_whatever_others_have_of_it(tmp_path: 
     assert list(read(tmp_path)) == rows
 
 
-def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(tmp_path: Path) -> None:
+def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(
+    tmp_path: Path,
+) -> None:
     seen: list[tuple[str, list[str]]] = []
     transport, outbox, made = MemoryNetwork().open(), Outbox(100, None), Recorder(tmp_path)
     config = fitted(Config.make(), transport)
@@ -101,7 +114,9 @@ def test_rows_are_written_before_datagrams_leave_and_anything_is_handed_over(tmp
     transport.close()
 
 
-def test_a_nak_bears_the_time_that_the_machine_was_told_however_late_it_is_written(tmp_path: Path) -> None:
+def test_a_nak_bears_the_time_that_the_machine_was_told_however_late_it_is_written(
+    tmp_path: Path,
+) -> None:
     found = command(["bench", "--members", "2", "--size", "100", "--seconds", "0.3", "--loss", "0.1", "--json",
                      "--trace", str(tmp_path)])  # fmt: skip
     assert found == 0
@@ -118,7 +133,11 @@ def test_a_nak_bears_the_time_that_the_machine_was_told_however_late_it_is_writt
 
 def test_a_torn_journal_keeps_every_whole_row(tmp_path: Path) -> None:
     made = recorder(tmp_path / "whole")
-    made.answer(Ready(deliveries=[delivered(OTHER, 1, [b"a", b"bc"])], trace=[Step("TIMER", ME, reason="gap")]))
+    made.answer(
+        Ready(
+            deliveries=[delivered(OTHER, 1, [b"a", b"bc"])], trace=[Step("TIMER", ME, reason="gap")]
+        )
+    )
     made.flush([Transmit(None, b"1234")])
     made.forget()
     rows = list(read(tmp_path / "whole"))
@@ -200,15 +219,23 @@ def test_a_group_is_recorded_without_the_help_of_its_programs(tmp_path: Path) ->
     assert {row.reason for row in rows if row.event == "DELIVER"} == {"", "one", "out of band"}
     (to_one,) = [row for row in rows if row.event == "SEND" and row.to]
     (one_got,) = [row for row in rows if row.reason == "one"]
-    assert (to_one.origin, to_one.epoch, to_one.to) == (one_got.origin, one_got.epoch, one_got.member)
+    assert (to_one.origin, to_one.epoch, to_one.to) == (
+        one_got.origin,
+        one_got.epoch,
+        one_got.member,
+    )
     latency_ns = [row.t_ns - row.sent_ns for row in rows if row.event == "DELIVER"]
     assert all(0 <= took_ns < 60e9 for took_ns in latency_ns)
     same: dict[tuple[object, ...], set[int]] = {}
     for row in rows:
         if row.event in {"SEND", "DELIVER"} and row.hash_first and row.reason != "out of band":
-            same.setdefault((row.origin, row.epoch, row.to, row.hash_first, row.seqno_last), set()).add(row.hash)
+            same.setdefault(
+                (row.origin, row.epoch, row.to, row.hash_first, row.seqno_last), set()
+            ).add(row.hash)
     assert {len(hashes) for hashes in same.values()} == {1}
-    assert {life.member for life in lives_of(tmp_path) if life.own} == {str(row) for row in _places(tmp_path)}
+    assert {life.member for life in lives_of(tmp_path) if life.own} == {
+        str(row) for row in _places(tmp_path)
+    }
 
 
 def _places(folder: Path) -> set[str]:
@@ -230,10 +257,20 @@ def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
             guest.next_event(WITHIN_S)
         two.wait_for_members(3, WITHIN_S)
     rows = by_life(list(read(tmp_path)))
-    assert list(rows) == [str(former), str(guest.me)] == [life.name for life in lives_of(tmp_path) if life.own]
+    assert (
+        list(rows)
+        == [str(former), str(guest.me)]
+        == [life.name for life in lives_of(tmp_path) if life.own]
+    )
     first, second = rows.values()
-    assert [row.event for row in first if row.event in {"BEGIN", "EXPELLED", "LEFT", "END"}] == ["BEGIN", "EXPELLED"]
-    assert [row.event for row in second if row.event in {"BEGIN", "EXPELLED", "END"}] == ["BEGIN", "END"]
+    assert [row.event for row in first if row.event in {"BEGIN", "EXPELLED", "LEFT", "END"}] == [
+        "BEGIN",
+        "EXPELLED",
+    ]
+    assert [row.event for row in second if row.event in {"BEGIN", "EXPELLED", "END"}] == [
+        "BEGIN",
+        "END",
+    ]
     assert [row.idx for row in second] == list(range(len(second)))
     assert len(file_sets(tmp_path)) == 1
 
@@ -241,7 +278,12 @@ def test_two_lives_of_one_process_are_two_lives(tmp_path: Path) -> None:
 def _like(group: Any) -> dict[str, Any]:
     """Return how a further member finds the group that this one is in."""
     found = group._own.options
-    return {"host": "127.0.0.1", "ports": free_ports(1), "discover": found.discover, "config": found.config}
+    return {
+        "host": "127.0.0.1",
+        "ports": free_ports(1),
+        "discover": found.discover,
+        "config": found.config,
+    }
 
 
 def test_a_sample_has_the_same_messages_at_every_member(tmp_path: Path) -> None:
@@ -254,11 +296,21 @@ def test_a_sample_has_the_same_messages_at_every_member(tmp_path: Path) -> None:
             assert len([group.receive(WITHIN_S) for _ in range(high)]) == high
     assert {(life.mode, life.every) for life in lives_of(tmp_path) if life.own} == {("sampled", 10)}
     for event in ("DELIVER", "SEND"):
-        for own in by_life([row for row in read(tmp_path) if row.event == event and not row.reason]).values():
-            kept = {seqno // 10 for row in own for seqno in range(row.seqno, row.seqno_last + 1) if seqno % 10 == 0}
+        for own in by_life(
+            [row for row in read(tmp_path) if row.event == event and not row.reason]
+        ).values():
+            kept = {
+                seqno // 10
+                for row in own
+                for seqno in range(row.seqno, row.seqno_last + 1)
+                if seqno % 10 == 0
+            }
             assert kept == set(range(1, high // 10 + 1))
             assert all(row.seqno - row.k == 1 for row in own)
-            assert all(any(seqno % 10 == 0 for seqno in range(row.seqno, row.seqno_last + 1)) for row in own)
+            assert all(
+                any(seqno % 10 == 0 for seqno in range(row.seqno, row.seqno_last + 1))
+                for row in own
+            )
 
 
 def test_what_chaos_drops_is_written_down(tmp_path: Path) -> None:
@@ -287,10 +339,15 @@ def test_rest_stands_between_what_was_before_and_after(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.lists(st.binary(max_size=5), min_size=1, max_size=6)), min_size=1),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.binary(max_size=5), min_size=1, max_size=6)),
+        min_size=1,
+    ),
     st.randoms(use_true_random=False),
 )
-def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(sent: list[tuple[int, list[bytes]]], rng: Random) -> None:
+def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(
+    sent: list[tuple[int, list[bytes]]], rng: Random
+) -> None:
     runs, first, now_ns = [], 1, 1
     for later_ns, messages in sent:
         now_ns += later_ns
@@ -298,7 +355,9 @@ def test_a_run_that_was_cut_elsewhere_ends_with_the_same_hash(sent: list[tuple[i
         first = runs[-1].last + 1
     cut: list[Run] = []
     for run in runs:
-        ends = sorted({*(seqno for seqno in range(run.first, run.last) if rng.random() < 0.3), run.last})
+        ends = sorted(
+            {*(seqno for seqno in range(run.first, run.last) if rng.random() < 0.3), run.last}
+        )
         firsts = [run.first, *(end + 1 for end in ends)]
         cut += (run.part(left, right) for left, right in zip(firsts, ends, strict=False))
     whole, parts = hashes(ME, runs), hashes(ME, cut)
@@ -315,7 +374,9 @@ def hashes(me: Address, runs: list[Run]) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
     for run in runs:
         trace = [Step("SEND", OTHER, run.first, run.last, run=run)] if me == OTHER else []
-        for values in scribe.answer(Ready(deliveries=[Delivery(OTHER, run.first, run.last, run)], trace=trace)):
+        for values in scribe.answer(
+            Ready(deliveries=[Delivery(OTHER, run.first, run.last, run)], trace=trace)
+        ):
             row = Row(0, "", 0, 0, 0, *values)
             assert found.setdefault((row.hash_first, row.seqno_last), row.hash) == row.hash
     return found
@@ -327,22 +388,43 @@ def hashes(me: Address, runs: list[Run]) -> dict[tuple[int, int], int]:
 def test_what_strangers_say_may_have_any_size(tmp_path: Path) -> None:
     made = recorder(tmp_path)
     made.answer(
-        Ready(trace=[Step("DROPPED", OTHER, 2**64 - 1, 2**64 - 1, peer=Address(2**64 - 1, 2**64 - 1), reason="far")])
+        Ready(
+            trace=[
+                Step(
+                    "DROPPED",
+                    OTHER,
+                    2**64 - 1,
+                    2**64 - 1,
+                    peer=Address(2**64 - 1, 2**64 - 1),
+                    reason="far",
+                )
+            ]
+        )
     )
     made.flush(())
     made.forget()
     (row,) = [row for row in read(tmp_path) if row.event == "DROPPED"]
-    assert (row.seqno, row.reason, row.peer) == (2**63 - 1, "far", "ffffffffffffffff.ffffffffffffffff")
+    assert (row.seqno, row.reason, row.peer) == (
+        2**63 - 1,
+        "far",
+        "ffffffffffffffff.ffffffffffffffff",
+    )
 
 
 def test_one_recorder_is_for_one_member(tmp_path: Path) -> None:
     made = Recorder(tmp_path)
-    with gathering(1, trace=made) as (guest,), pytest.raises(LocalProtocolError, match="one for each"):
+    with (
+        gathering(1, trace=made) as (guest,),
+        pytest.raises(LocalProtocolError, match="one for each"),
+    ):
         Handle("g", guest.handle.transport, trace=made)
 
 
 def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> None:
-    with threads(3) as (one, two, _), blocking.join("tests", **_like(one), trace=(made := Recorder(tmp_path))) as guest:
+    with (
+        threads(3) as (one, two, _),
+        blocking.join("tests", **_like(one), trace=(made := Recorder(tmp_path))) as guest,
+    ):
         one.wait_for_members(4, WITHIN_S)
         made.close()
         former = guest.me
@@ -383,7 +465,21 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_begins(
     with pytest.raises(GaplessError, match=r"cannot record a trace in .*Not a directory"):
         Journal(tmp_path / "file" / "set")
     wanted = str(tmp_path / "file" / "trace")
-    assert command(["send", "g", "--trace", wanted, "--discover", "seeds://127.0.0.1:1", "--host", "127.0.0.1"]) == 2
+    assert (
+        command(
+            [
+                "send",
+                "g",
+                "--trace",
+                wanted,
+                "--discover",
+                "seeds://127.0.0.1:1",
+                "--host",
+                "127.0.0.1",
+            ]
+        )
+        == 2
+    )
     assert "cannot record a trace" in capsys.readouterr().err
 
 
@@ -423,7 +519,9 @@ def test_rows_of_any_bytes_can_be_sealed(tmp_path: Path) -> None:
     assert len(seal(tmp_path).files) == 1
 
 
-def test_an_empty_journal_that_is_taken_away_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_journal_that_is_taken_away_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever seals may come between the opening of the file and its lock."""
     taken: list[Path] = []
     lock = fcntl.flock

@@ -22,20 +22,30 @@ def test_what_is_written_is_read_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(few) == 0
     assert json.loads(capsys.readouterr().out)["digest"] == digest
     lives = {(life.seed, life.name): life for life in lives_of(tmp_path)}
-    assert {(row.seed, row.member) for row in rows} == {key for key, life in lives.items() if life.own}
+    assert {(row.seed, row.member) for row in rows} == {
+        key for key, life in lives.items() if life.own
+    }
     assert {life.clock for life in lives.values() if life.own} == {"virtual"}
-    assert all((row.seed, name) in lives for row in rows for name in (row.origin, row.to, row.peer) if name)
+    assert all(
+        (row.seed, name) in lives for row in rows for name in (row.origin, row.to, row.peer) if name
+    )
     assert Row._fields == tuple(COLUMNS)
 
 
-def test_one_seed_and_a_folder_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_seed_and_a_folder_that_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = str(tmp_path / "new")
     assert run(["sim", "9", "--membership", "--messages", "5", "--trace", place, "--json"]) == 0
     rows = list(read(place))
     steps = [row.step for row in rows]
     assert steps == sorted(steps)
-    for _, own in groupby(sorted(rows, key=lambda row: (row.member, row.step, row.idx)), key=lambda row: row.member):
-        assert [row.idx for row in own] == list(range(len([row for row in rows if row.member == _])))
+    for _, own in groupby(
+        sorted(rows, key=lambda row: (row.member, row.step, row.idx)), key=lambda row: row.member
+    ):
+        assert [row.idx for row in own] == list(
+            range(len([row for row in rows if row.member == _]))
+        )
     capsys.readouterr()
     assert run(["sim", "9", "--trace", place]) == 2
     assert "holds a trace already" in capsys.readouterr().err
@@ -54,12 +64,17 @@ def test_every_profile_counts_and_hashes_alike(profile: str) -> None:
             stream = row.origin, row.epoch, row.to
             if row.event == "DELIVER" and row.reason in {"", "one"}:
                 firsts.setdefault((row.member, *stream, row.part), set()).add(row.seqno - row.k)
-            if row.event in {"SEND", "DELIVER", "REPAIR"} and row.reason not in {"out of band", "unreliable"}:
+            if row.event in {"SEND", "DELIVER", "REPAIR"} and row.reason not in {
+                "out of band",
+                "unreliable",
+            }:
                 hashes.setdefault((*stream, row.hash_first, row.seqno_last), set()).add(row.hash)
         assert {len(found) for found in firsts.values()} == {1}
         assert {len(found) for found in hashes.values()} == {1}
         starts = {
-            (row.member, row.origin, row.epoch, row.to, row.part): row.seqno for row in rows if row.event == "START"
+            (row.member, row.origin, row.epoch, row.to, row.part): row.seqno
+            for row in rows
+            if row.event == "START"
         }
         told = {key: found for key, found in firsts.items() if key in starts}
         assert {key: {starts[key]} for key in told} == told

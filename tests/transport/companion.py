@@ -2,7 +2,8 @@
 
     python companion.py NAME '{"seeds": …, "ports": …, "knobs": {…}}'
 
-Each message says who sent it and its number, so that every receiver sees what is missing, twice, or out of order.
+Each message says who sent it and its number, so that every receiver sees what is missing, twice, or
+out of order.
 """
 
 import json
@@ -14,14 +15,16 @@ from contextlib import suppress
 from typing import Any
 
 from gapless.config import Config
-from gapless.core.participant import Participant
-from gapless.core.ready import Delivery, Expelled, Stalled, ViewInstalled
+from gapless.delivery_mode import Mode
 from gapless.discovery import Discovery
+from gapless.faults import faults
+from gapless.faults.faulty_transport import Chaos
 from gapless.locator import Locator
-from gapless.modes import Mode
-from gapless.sim import faults
-from gapless.sim.seeds import split
-from gapless.transport import Chaos, Handle, TcpMesh, UdpMesh, UdpMulticast, open_udp
+from gapless.protocol.member import Participant
+from gapless.protocol.ready import Delivery, Expelled, Stalled, ViewInstalled
+from gapless.rng import split
+from gapless.runtime.handle import Handle
+from gapless.transport import TcpMesh, UdpMesh, UdpMulticast, open_udp
 
 
 def troubles(seed: int, name: str) -> list[faults.Fault]:
@@ -104,31 +107,48 @@ class Companion:
         self.name = name
         self.sent = 0
         discovery = Discovery.parse(options["seeds"], group="companions")
-        kinds: dict[str, Any] = {"mesh": UdpMesh, "multicast": UdpMulticast, "auto": open_udp, "tcp": TcpMesh}
+        kinds: dict[str, Any] = {
+            "mesh": UdpMesh,
+            "multicast": UdpMulticast,
+            "auto": open_udp,
+            "tcp": TcpMesh,
+        }
         opened = kinds[options.get("transport", "mesh")]
         where = {"advertise": Locator.parse(options["advertise"])} if "advertise" in options else {}
         host, ports = options.get("host", "127.0.0.1"), options.get("ports", 0)
         transport: Any = opened(host, ports, discovery=discovery, **where)
         if "seed" in options:
             transport = Chaos(transport, troubles(options["seed"], name), name=name)
-        self.handle = Handle("companions", transport, Config.make(**options.get("knobs", {})), node=options["node"])
+        self.handle = Handle(
+            "companions", transport, Config.make(**options.get("knobs", {})), node=options["node"]
+        )
         self.reader = Reader(self.handle)
 
     def do(self, what: str, **options: Any) -> dict[str, Any]:
         return getattr(self, what.replace(" ", "_"))(**options) or {}
 
-    def send(self, count: int, size_bytes: int = 100, batch: int = 100, within_s: float = 20) -> dict[str, Any]:
+    def send(
+        self, count: int, size_bytes: int = 100, batch: int = 100, within_s: float = 20
+    ) -> dict[str, Any]:
         rest = b"." * size_bytes
         waiting = []
         for start in range(self.sent, self.sent + count, batch):
             end = min(start + batch, self.sent + count)
-            waiting.append(self.handle.send([b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]))
+            waiting.append(
+                self.handle.send(
+                    [b"%s %d %s" % (self.name.encode(), n, rest) for n in range(start, end)]
+                )
+            )
         self.sent += count
         deadline_s = time.monotonic() + within_s
-        return {"accepted": [sent.result(max(0, deadline_s - time.monotonic())) for sent in waiting][-1]}
+        return {
+            "accepted": [sent.result(max(0, deadline_s - time.monotonic())) for sent in waiting][-1]
+        }
 
     def acknowledged(self, within_s: float = 10) -> dict[str, Any]:
-        sent = self.handle.send([b"%s %d" % (self.name.encode(), self.sent)], mode=Mode.ACKNOWLEDGED)
+        sent = self.handle.send(
+            [b"%s %d" % (self.name.encode(), self.sent)], mode=Mode.ACKNOWLEDGED
+        )
         self.sent += 1
         assert sent.delivered is not None
         return {"event": type(sent.delivered.result(within_s)).__name__}
@@ -140,7 +160,9 @@ class Companion:
     def got(self, wanted: dict[str, int], within_s: float = 20) -> dict[str, Any]:
         """Wait until the last message of each is here."""
         wanted = {name: number for name, number in wanted.items() if number}
-        self.reader.until(lambda reader: all(reader.next.get(n, 0) >= due for n, due in wanted.items()), within_s)
+        self.reader.until(
+            lambda reader: all(reader.next.get(n, 0) >= due for n, due in wanted.items()), within_s
+        )
         return self.report()
 
     def report(self) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from gapless.config import Config
-from gapless.core.ready import Delivery, ViewInstalled
 from gapless.discovery import Discovery
-from gapless.transport import Handle, MemoryNetwork, TcpMesh, UdpMesh
+from gapless.protocol.ready import Delivery, ViewInstalled
+from gapless.runtime.handle import Handle
+from gapless.transport import MemoryNetwork, TcpMesh, UdpMesh
 from tests.transport.networks import free_ports, seeds
 from tests.transport.processes import QUICK
 
@@ -57,7 +58,9 @@ class Guest:
 
 
 @contextmanager
-def gathering(count: int = 2, over: str = "memory", group: str = "g", **options: Any) -> Iterator[list[Guest]]:
+def gathering(
+    count: int = 2, over: str = "memory", group: str = "g", **options: Any
+) -> Iterator[list[Guest]]:
     """Let so many handles meet in one view, and close them in the end."""
     knobs = {**QUICK, **options.pop("knobs", {})}
     network = MemoryNetwork()
@@ -69,7 +72,9 @@ def gathering(count: int = 2, over: str = "memory", group: str = "g", **options:
         opened = {"udp": UdpMesh, "tcp": TcpMesh}[over]
         return opened("127.0.0.1", ports, discovery=Discovery.parse(seeds(ports), group=group))
 
-    guests = [Guest(Handle(group, transport(), Config.make(**knobs), **options)) for _ in range(count)]
+    guests = [
+        Guest(Handle(group, transport(), Config.make(**knobs), **options)) for _ in range(count)
+    ]
     try:
         for at in range(count):
             guests[at].until_view(count)

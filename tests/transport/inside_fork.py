@@ -9,7 +9,8 @@ from typing import Any
 
 from gapless.config import Config
 from gapless.errors import ClosedError
-from gapless.transport import Handle, MemoryNetwork
+from gapless.runtime.handle import Handle
+from gapless.transport import MemoryNetwork
 from tests.transport.gatherings import Guest
 from tests.transport.processes import QUICK
 

@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 
-from gapless.soak import Network, Plan, soak
-from gapless.soak.plan import Task
+from gapless_lab.soak import Network, Plan, soak
+from gapless_lab.soak.plan import Task
 
 PORT = 7800
 QUEUE = "tbf rate 1500kbit burst 4kb limit 6kb"
@@ -56,7 +56,9 @@ class Hosts(Network):
 def main(transport: str, seconds: str) -> None:
     hosts = Hosts()
     dropped: list[int] = []
-    plan = Plan(seconds=float(seconds), loss=0, duplicate=0, reorder=0, transport=transport, rate=60)
+    plan = Plan(
+        seconds=float(seconds), loss=0, duplicate=0, reorder=0, transport=transport, rate=60
+    )
     report = soak(plan, network=hosts, progress=lambda _: dropped.append(hosts.dropped()))
     print(json.dumps({**report.as_dict(), "dropped": dropped[-1]}))
 

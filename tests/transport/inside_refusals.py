@@ -3,9 +3,9 @@
 import json
 import logging
 
-from gapless.core.ready import Located, Transmit
 from gapless.identity import Address
 from gapless.locator import Locator
+from gapless.protocol.ready import Located, Transmit
 from gapless.transport import UdpMesh
 
 logging.disable()

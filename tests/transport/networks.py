@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gapless.discovery import Multicast
-from gapless.transport.sockets import gives_back
+from gapless.transport.socket_options import gives_back
 from tests.transport.processes import ENVIRONMENT, HERE
 
 
@@ -24,7 +24,9 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         try:
             for _ in range(count):
                 taken.append(socket.socket(family, socket.SOCK_DGRAM))
-                taken[-1].bind((host, taken[0].getsockname()[1] + len(taken) - 1 if len(taken) > 1 else 0))
+                taken[-1].bind(
+                    (host, taken[0].getsockname()[1] + len(taken) - 1 if len(taken) > 1 else 0)
+                )
             return [one.getsockname()[1] for one in taken]
         except (OSError, OverflowError):
             continue
@@ -62,18 +64,29 @@ def need_multicast() -> None:
 def in_namespace(setup: str, script: str, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder as root of a network of its own; return the JSON that it prints.
 
-    ``setup`` are shell commands before it. Where the system does not allow that, the test is skipped and says why.
+    ``setup`` are shell commands before it. Where the system does not allow that, the test is
+    skipped and says why.
     """
     for tool in ("unshare", "ip", *(["tc"] if "tc " in setup else [])):
         if shutil.which(tool) is None:
             pytest.skip(f"a network of its own needs the command {tool}")
     unshare = ["unshare", "--user", "--map-root-user", "--net"]
     command = f"set -e; ip link set lo up; {setup}"
-    probe = subprocess.run([*unshare, "sh", "-c", command], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [*unshare, "sh", "-c", command], capture_output=True, text=True, check=False
+    )
     if probe.returncode:
         pytest.skip(f"this system allows no such network: {probe.stderr.strip()}")
     finished = subprocess.run(
-        [*unshare, "sh", "-c", f'{command}; exec "$0" "$@"', sys.executable, str(HERE / script), *arguments],
+        [
+            *unshare,
+            "sh",
+            "-c",
+            f'{command}; exec "$0" "$@"',
+            sys.executable,
+            str(HERE / script),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,

@@ -31,7 +31,12 @@ class Process:
     def __init__(self, name: str, node: int, **options: Any) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "companion.py"), name, json.dumps({"node": node, **options})],
+            [
+                sys.executable,
+                str(HERE / "companion.py"),
+                name,
+                json.dumps({"node": node, **options}),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,7 +101,12 @@ def companions(count: int, seeds: str, **options: Any) -> Iterator[list[Process]
 def run_script(script: str) -> dict[str, Any]:
     """Run a script of this folder; return the JSON that it prints."""
     finished = subprocess.run(
-        [sys.executable, str(HERE / script)], capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False
+        [sys.executable, str(HERE / script)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr
     answer: dict[str, Any] = json.loads(finished.stdout)

@@ -126,5 +126,7 @@ class Relays:
                 self.selector.unregister(one.source)
                 if self.rng.random() < 0.5:
                     with suppress(OSError):
-                        one.source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        one.source.setsockopt(
+                            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                        )
                 one.source.close()

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import Accepted, Delivery, Left, Ready
 from gapless.errors import ClosedError, GaplessError
 from gapless.identity import Address
-from gapless.transport import Handle, Memory, MemoryNetwork
-from gapless.transport.seat import Call
+from gapless.protocol.ready import Accepted, Delivery, Left, Ready
+from gapless.runtime.handle import Handle
+from gapless.runtime.member_runtime import Call
+from gapless.transport import Memory, MemoryNetwork
 from gapless.units import NS_PER_S
 from tests.transport.gatherings import PATIENCE_S, Guest, gathering
 from tests.transport.processes import QUICK
@@ -34,7 +35,9 @@ class Watched:
         self.threads: list[int] = []
         self.inside: Callable[[], None] = lambda: None
         self.transport: Memory = MemoryNetwork().open()
-        self.handle = Handle("g", self.transport, Config.make(**{**SELDOM, **knobs}), woken=self._woken)
+        self.handle = Handle(
+            "g", self.transport, Config.make(**{**SELDOM, **knobs}), woken=self._woken
+        )
 
     def _woken(self) -> None:
         self.threads.append(threading.get_ident())
@@ -169,7 +172,9 @@ def test_sends_that_nobody_waits_for_do_not_keep_the_protocol_thread_from_readin
 def test_who_only_looks_reads_by_itself() -> None:
     with watched() as member, noted(member) as (read, readers):
         until_s = time.monotonic() + PATIENCE_S
-        while threading.current_thread().name not in readers:  # the protocol thread may be faster now and then
+        while (
+            threading.current_thread().name not in readers
+        ):  # the protocol thread may be faster now and then
             assert time.monotonic() < until_s
             member.until_this_thread_leads()
             read.clear()
@@ -270,7 +275,9 @@ def test_a_deadline_is_kept_that_came_while_another_thread_slept() -> None:
         member.handle.send([b"more than there is room for"] * 20)
         outcomes: list[Any] = []
         with in_thread(lambda: member.handle.lead(lambda: bool(outcomes))):
-            while member.handle._driver._sleeps_until_ns < time.monotonic_ns() + PATIENCE_S * NS_PER_S:
+            while (
+                member.handle._driver._sleeps_until_ns < time.monotonic_ns() + PATIENCE_S * NS_PER_S
+            ):
                 pass  # until somebody sleeps at the sockets, for long
             sent = member.handle.send_now([b"late"], timeout_ns=20_000_000)
             outcomes.append(sent.result(PATIENCE_S))
@@ -286,14 +293,20 @@ def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> No
         for number in range(each):
             message = [b"%s %d" % (way.encode(), number)]
             if way != "send_at_once" or guest.handle.send_at_once(message) is None:
-                getattr(guest.handle, "send" if way == "send" else "send_now")(message).result(PATIENCE_S)
+                getattr(guest.handle, "send" if way == "send" else "send_now")(message).result(
+                    PATIENCE_S
+                )
 
     def read(guest: Guest) -> None:
         guest.until_messages(2 * each * len(ways))
 
     with gathering(2, over) as guests, ExitStack() as stack:
         results = [stack.enter_context(in_thread(partial(read, guest))) for guest in guests]
-        results += [stack.enter_context(in_thread(partial(send, guest, way))) for guest in guests for way in ways]
+        results += [
+            stack.enter_context(in_thread(partial(send, guest, way)))
+            for guest in guests
+            for way in ways
+        ]
         stack.close()
         assert results == [[None]] * len(results)
         for guest in guests:
@@ -303,7 +316,9 @@ def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> No
             assert len(by_origin) == 2
             for messages in by_origin.values():
                 for way in ways:
-                    mine = [message for message in messages if message.startswith(way.encode() + b" ")]
+                    mine = [
+                        message for message in messages if message.startswith(way.encode() + b" ")
+                    ]
                     assert mine == [b"%s %d" % (way.encode(), number) for number in range(each)]
 
 
@@ -361,7 +376,10 @@ def test_control_c_inside_a_turn_waits_for_its_end() -> None:
 
 
 def test_control_c_in_a_send_that_has_no_room_gives_it_up() -> None:
-    with watched(capacity=4, max_unconsumed=4) as member, handling(signal.SIGINT, signal.default_int_handler):
+    with (
+        watched(capacity=4, max_unconsumed=4) as member,
+        handling(signal.SIGINT, signal.default_int_handler),
+    ):
         member.handle.send([b"more than there is room for"] * 20)
 
         stopped: list[bool] = []
@@ -418,7 +436,9 @@ def test_a_handler_of_a_signal_may_use_the_member_that_waits() -> None:
         assert isinstance(results[1], Accepted)
 
 
-def test_what_cannot_wait_for_the_end_of_a_turn_ends_the_group(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_wait_for_the_end_of_a_turn_ends_the_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class StrangeError(Exception):
         pass
 

@@ -52,7 +52,9 @@ def test_the_best_that_works_is_chosen() -> None:
 
 def test_faults_on_real_sockets_lose_nothing() -> None:
     ports = free_ports(3)
-    with companions(3, seeds(ports), ports=ports, seed=7, knobs={**QUICK, "max_frame_bytes": 1000}) as members:
+    with companions(
+        3, seeds(ports), ports=ports, seed=7, knobs={**QUICK, "max_frame_bytes": 1000}
+    ) as members:
         answers = check_complete(members, 4000, batch=20)
     for answer in answers:
         assert answer["machine"]["dropped.checksum"] > 0
@@ -61,7 +63,10 @@ def test_faults_on_real_sockets_lose_nothing() -> None:
 
 def test_a_process_that_ends_without_closing_anything_leaves() -> None:
     ports = free_ports(2)
-    with companions(2, seeds(ports), ports=ports, knobs={**QUICK, "suspect_after": "1min"}) as (a, b):
+    with companions(2, seeds(ports), ports=ports, knobs={**QUICK, "suspect_after": "1min"}) as (
+        a,
+        b,
+    ):
         b.end_input()
         assert b.process.wait(10) == 0
         assert a.ask("members", nodes=[1], within_s=10)["met"], "nobody had to find out"
@@ -74,7 +79,9 @@ def test_members_that_stop_or_are_killed_hold_nobody_up() -> None:
         check_complete(members, 200)
 
         c.signal(signal.SIGKILL)
-        sent = ask_all([a, b], "send", count=1000)  # more than the window takes before the dead one is expelled
+        sent = ask_all(
+            [a, b], "send", count=1000
+        )  # more than the window takes before the dead one is expelled
         assert all(answer["accepted"] for answer in sent)
         for answer in ask_all([a, b], "members", nodes=[1, 2], within_s=10):
             assert answer["met"], answer
@@ -102,7 +109,9 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
         a.tell("send", count=3000, batch=50)
         assert b.ask("report")["count"] == 0
         stuck = b.ask("held back", count=100)
-        assert stuck == {"outstanding": 100, "stored": True, "expelled": 0}, "more is there, and not handed out"
+        assert stuck == {"outstanding": 100, "stored": True, "expelled": 0}, (
+            "more is there, and not handed out"
+        )
         b.ask("release")
         assert a.hear()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})

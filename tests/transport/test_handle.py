@@ -8,7 +8,10 @@ from concurrent.futures import wait
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import (
+from gapless.delivery_mode import Mode
+from gapless.errors import ClosedError, GaplessError, LocalProtocolError
+from gapless.identity import Address, View
+from gapless.protocol.ready import (
     Accepted,
     Acknowledged,
     Delivery,
@@ -21,13 +24,11 @@ from gapless.core.ready import (
     StateWanted,
     ViewInstalled,
 )
-from gapless.errors import ClosedError, GaplessError, LocalProtocolError
-from gapless.identity import Address, View
-from gapless.modes import Mode
 from gapless.run import Run
-from gapless.transport import Handle, MemoryNetwork
-from gapless.transport.outbox import Item
-from gapless.transport.seat import in_order
+from gapless.runtime.delivery_queue import Item
+from gapless.runtime.handle import Handle
+from gapless.runtime.member_runtime import in_order
+from gapless.transport import MemoryNetwork
 from tests.transport.gatherings import PATIENCE_S, Guest, gathering
 from tests.transport.processes import QUICK
 
@@ -43,7 +44,9 @@ def test_messages_arrive_in_order_at_all(over: str) -> None:
         for guest in guests:
             guest.until_messages(900)
             for number in range(3):
-                mine = [message for message in guest.messages if message.startswith(b"%d " % number)]
+                mine = [
+                    message for message in guest.messages if message.startswith(b"%d " % number)
+                ]
                 assert mine == [b"%d %d" % (number, at) for at in range(300)]
 
 
@@ -55,7 +58,9 @@ def test_the_result_of_a_send_says_what_became_of_it() -> None:
         assert sent.delivered is not None
         b.until_messages(3)
         assert isinstance(sent.delivered.result(PATIENCE_S), Acknowledged)
-        to_b = a.handle.send([b"to b"], to=b.views[-1].members[1 - b.views[-1].members.index(address(a))])
+        to_b = a.handle.send(
+            [b"to b"], to=b.views[-1].members[1 - b.views[-1].members.index(address(a))]
+        )
         assert isinstance(to_b.result(PATIENCE_S), Accepted)
         b.until_messages(4)
         assert b.messages == [b"one", b"two", b"three", b"to b"]
@@ -100,10 +105,14 @@ def test_a_mistake_that_only_the_machine_sees_is_the_result() -> None:
         with pytest.raises(LocalProtocolError, match="is not a member of view"):
             stranger.result(PATIENCE_S)
         with pytest.raises(LocalProtocolError, match="no other member of this view"):
-            a.handle.call(lambda member, now_ns: member.expel(Address(99, 1), now_ns)).result(PATIENCE_S)
+            a.handle.call(lambda member, now_ns: member.expel(Address(99, 1), now_ns)).result(
+                PATIENCE_S
+            )
         with pytest.raises(ZeroDivisionError):
             a.handle.ask(lambda member: 1 // 0).result(PATIENCE_S)
-        assert isinstance(a.handle.send([b"x"]).result(PATIENCE_S), Accepted), "and the member goes on"
+        assert isinstance(a.handle.send([b"x"]).result(PATIENCE_S), Accepted), (
+            "and the member goes on"
+        )
 
 
 def test_small_sends_share_frames() -> None:
@@ -123,10 +132,14 @@ def test_small_sends_share_frames() -> None:
         wait(sent, PATIENCE_S)
         assert cancelled
         results = [one.result() for one in sent if not one.cancelled()]
-        assert [result.first for result in results if isinstance(result, Accepted)] == list(range(1, 1000))
+        assert [result.first for result in results if isinstance(result, Accepted)] == list(
+            range(1, 1000)
+        )
         b.until_messages(999)
         assert b.messages == [b"message %d" % number for number in range(1000) if number != 500]
-        frames = a.handle.ask(lambda member: member.counters["sent.data"]).result(PATIENCE_S) - before
+        frames = (
+            a.handle.ask(lambda member: member.counters["sent.data"]).result(PATIENCE_S) - before
+        )
         assert frames < 10
 
 
@@ -177,7 +190,9 @@ def test_an_application_that_does_not_read_slows_the_senders_and_loses_nothing(o
         quick = sent[0].result(PATIENCE_S)
         assert isinstance(quick, Accepted)
         assert not sent[-1].done()
-        pinned = a.handle.ask(lambda member: (member.outbound.window.low, member.waiting)).result(PATIENCE_S)
+        pinned = a.handle.ask(lambda member: (member.outbound.window.low, member.waiting)).result(
+            PATIENCE_S
+        )
         assert pinned[0] < 100, "the window stands still"
         assert pinned[1] > 80, "and most sends wait"
         for _ in range(100):
@@ -312,7 +327,10 @@ def test_a_machine_that_fails_ends_its_own_group_only(caplog: pytest.LogCaptureF
         a.handle.ask(lambda member: setattr(member, "tick", lambda now_ns: broken(member, now_ns)))
         a.until(lambda: a.handle.is_closed)
         assert isinstance(a.handle.error, GaplessError)
-        assert str(a.handle.error) == "this member of one has failed: AssertionError: two and two are five"
+        assert (
+            str(a.handle.error)
+            == "this member of one has failed: AssertionError: two and two are five"
+        )
         with pytest.raises(GaplessError, match="two and two are five"):
             a.handle.send([b"x"])
         assert blocked.done()

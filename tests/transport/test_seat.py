@@ -7,15 +7,25 @@ from typing import Any
 import pytest
 
 from gapless.config import Config
-from gapless.core.ready import WORLD, Delivery, Expelled, Located, Ready, Transmit, ViewInstalled
 from gapless.identity import Address, View
 from gapless.locator import Locator
+from gapless.payloads import Payloads
+from gapless.protocol.ready import (
+    WORLD,
+    Delivery,
+    Expelled,
+    Located,
+    Ready,
+    Transmit,
+    ViewInstalled,
+)
 from gapless.run import Run
-from gapless.sendable import Payloads
-from gapless.transport import Memory, MemoryNetwork, Sent, TcpMesh, UdpMesh, pump
-from gapless.transport.handle import fitted
-from gapless.transport.outbox import Outbox
-from gapless.transport.seat import BEHIND_NS, DATAGRAMS_A_TURN, Seat
+from gapless.runtime.delivery_queue import Outbox
+from gapless.runtime.handle import fitted
+from gapless.runtime.member_runtime import BEHIND_NS, DATAGRAMS_A_TURN, Seat
+from gapless.runtime.reactor import pump
+from gapless.runtime.send_requests import Sent
+from gapless.transport import Memory, MemoryNetwork, TcpMesh, UdpMesh
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
 
@@ -44,19 +54,33 @@ def test_places_are_noted_before_datagrams_go_there(network: MemoryNetwork) -> N
     located = [Located(B, there.locator.encode()), Located(C, elsewhere.locator.encode())]
     pump([Ready([Transmit(B, b"welcome")], events=[located[0]])], seat)
     assert there.receive(9) == [b"welcome"]
-    pump([Ready([Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))])], seat)
+    pump(
+        [
+            Ready(
+                [Transmit(None, b"to all")], events=[located[1], ViewInstalled(View.of(1, A, B, C))]
+            )
+        ],
+        seat,
+    )
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to all"], [b"to all"])
     pump([Ready([Transmit(None, b"to b")], events=[ViewInstalled(View.of(2, A, B))])], seat)
     assert (there.receive(9), elsewhere.receive(9)) == ([b"to b"], [])
     pump([Ready([Transmit(WORLD, b"to the world")])], seat)
-    assert (there.receive(9), elsewhere.receive(9), here.receive(9)) == ([b"to the world"], [b"to the world"], [])
+    assert (there.receive(9), elsewhere.receive(9), here.receive(9)) == (
+        [b"to the world"],
+        [b"to the world"],
+        [],
+    )
 
 
 def test_the_application_gets_all_answers_in_their_order(network: MemoryNetwork) -> None:
     seat, outbox = seat_at(network.open())
     one, two, three = run_of(b"1"), run_of(b"2"), run_of(b"3")
     view = ViewInstalled(View.of(1, A))
-    pump([Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)], seat)
+    pump(
+        [Ready(deliveries=[one]), Ready(deliveries=[two, three], events=[view], before_view=1)],
+        seat,
+    )
     assert outbox.take() == [one, two, view, three]
 
 
@@ -91,7 +115,11 @@ def test_a_full_inbox_drops_and_counts(network: MemoryNetwork) -> None:
 def test_the_config_fits_the_transport(network: MemoryNetwork) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
     config = fitted(Config(), transport)
-    assert (config.max_frame_bytes, config.receive_buffer_bytes, config.max_unconsumed) == (5000, 100_000, 16_384)
+    assert (config.max_frame_bytes, config.receive_buffer_bytes, config.max_unconsumed) == (
+        5000,
+        100_000,
+        16_384,
+    )
     asked = fitted(Config.make(max_frame_bytes=1200, max_unconsumed=7), transport)
     assert (asked.max_frame_bytes, asked.max_unconsumed) == (1200, 7)
     assert fitted(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
@@ -124,8 +152,12 @@ def test_over_a_network_runs_of_a_stream_are_not_larger_than_elsewhere() -> None
     assert fitted(Config(), transport).max_run_bytes == 60_000
 
 
-@pytest.mark.parametrize(("ahead", "told_bytes"), [(10, 50_000), (20, 100_000), (30, 100_000), (0, 100_000)])
-def test_of_a_large_buffer_others_are_told_so_many_frames(network: MemoryNetwork, ahead: int, told_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "told_bytes"), [(10, 50_000), (20, 100_000), (30, 100_000), (0, 100_000)]
+)
+def test_of_a_large_buffer_others_are_told_so_many_frames(
+    network: MemoryNetwork, ahead: int, told_bytes: int
+) -> None:
     transport = network.open(max_frame_bytes=5000, receive_buffer_bytes=100_000)
     assert fitted(Config.make(frames_ahead=ahead), transport).receive_buffer_bytes == told_bytes
 
@@ -137,7 +169,12 @@ def test_one_small_frame_ahead_is_still_a_buffer(network: MemoryNetwork) -> None
 
 @pytest.mark.parametrize(
     ("asked", "keeps_bytes", "covered"),
-    [("auto", True, "headers"), ("auto", False, "all"), ("all", True, "all"), ("headers", False, "headers")],
+    [
+        ("auto", True, "headers"),
+        ("auto", False, "all"),
+        ("all", True, "all"),
+        ("headers", False, "headers"),
+    ],
 )
 def test_messages_that_stay_within_the_machine_need_no_checksum(
     network: MemoryNetwork, asked: str, keeps_bytes: bool, covered: str

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from gapless.sendable import Payloads
-from gapless.transport.sends import Sends, Sent
+from gapless.payloads import Payloads
+from gapless.runtime.send_requests import Sends, Sent
 
 
 @pytest.fixture

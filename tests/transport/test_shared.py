@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from gapless.core.ready import Located, Transmit, ViewInstalled
 from gapless.identity import Address, Place, View
+from gapless.protocol.ready import Located, Transmit, ViewInstalled
 from gapless.run import Run
-from gapless.transport import UdpMesh, shared
-from gapless.transport.shared import ASK, LARGE_BYTES, NO, NOTE, RING_BYTES, YES, Reader, Shelf, said
+from gapless.transport import UdpMesh, shared_memory
+from gapless.transport.shared_memory import (
+    ASK,
+    LARGE_BYTES,
+    NO,
+    NOTE,
+    RING_BYTES,
+    YES,
+    Reader,
+    Shelf,
+    said,
+)
 from gapless.wire import Data, encode
 
-pytestmark = pytest.mark.skipif(not shared.AVAILABLE, reason="this system has no memory to share")
+pytestmark = pytest.mark.skipif(
+    not shared_memory.AVAILABLE, reason="this system has no memory to share"
+)
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
 GROUP = 77
@@ -133,12 +145,16 @@ def test_one_that_cannot_read_it_gets_everything_by_the_socket(opened: Opener) -
     assert set(deaf.problems.counters) == {"shared.unasked"}, "a question that it does not answer"
 
 
-def test_one_that_finds_that_it_cannot_read_says_so(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_finds_that_it_cannot_read_says_so(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = shares(opened)
     assert a.sharing is not None
     assert b.sharing is not None
     b.sharing.close()
-    monkeypatch.setattr(b.sharing, "_open", lambda _: None)  # as if it were in another container by now
+    monkeypatch.setattr(
+        b.sharing, "_open", lambda _: None
+    )  # as if it were in another container by now
     a.send([Transmit(None, datagram(A, 1, 60))])
     until_s = time.monotonic() + PATIENCE_S
     while a.sharing.readers:
@@ -181,7 +197,9 @@ def test_repairs_go_by_the_socket(opened: Opener, monkeypatch: pytest.MonkeyPatc
     assert laid == []
 
 
-def test_where_there_is_no_memory_that_is_noted_now_and_then(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_memory_that_is_noted_now_and_then(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> int:
         raise OSError(24, "too many open files")
 
@@ -292,7 +310,10 @@ def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
         for at in range(400):
             one = bytes([at % 251]) * (LARGE_BYTES + 613 * at)
             note = shelf.lay([one])
-            start, size = int.from_bytes(note[32:40], "little"), int.from_bytes(note[40:44], "little")
+            start, size = (
+                int.from_bytes(note[32:40], "little"),
+                int.from_bytes(note[40:44], "little"),
+            )
             assert reader.copy(start, size) == one
     finally:
         reader.close()
@@ -301,15 +322,25 @@ def test_any_size_at_any_place_of_the_ring_arrives_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [(0, 0, bytes(16)), (2**32 - 1, 3, bytes(16)), (os.getpid(), 2**32 - 1, bytes(16)), (os.getpid(), 0, bytes(16))],
+    [
+        (0, 0, bytes(16)),
+        (2**32 - 1, 3, bytes(16)),
+        (os.getpid(), 2**32 - 1, bytes(16)),
+        (os.getpid(), 0, bytes(16)),
+    ],
 )
-def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared.Name) -> None:
+def test_a_note_of_nonsense_changes_nothing(opened: Opener, name: shared_memory.Name) -> None:
     a, b = shares(opened)
     assert a.sharing is not None
     before = set(a.sharing.readers)
     place = b"\1" * 12
     words = [said(kind, name) for kind in (ASK, YES, NO, 0, 9)]
-    words += [said(NOTE, name, 1) + place, said(NOTE, name, 3) + place, b"GLM1", b"GLM1" + bytes(20)]
+    words += [
+        said(NOTE, name, 1) + place,
+        said(NOTE, name, 3) + place,
+        b"GLM1",
+        b"GLM1" + bytes(20),
+    ]
     for word in words:
         b._socket.sendto(word, a.locator.sockaddr)
     b.send([Transmit(A, b"after all that")])
@@ -340,11 +371,11 @@ def test_memory_of_another_life_is_not_read() -> None:
 def test_no_more_memories_are_kept_open_than_allowed(opened: Opener) -> None:
     a = opened()
     assert a.sharing is not None
-    shelves = [Shelf() for _ in range(shared.MOST_READ + 10)]
+    shelves = [Shelf() for _ in range(shared_memory.MOST_READ + 10)]
     try:
         for shelf in shelves:
             assert a.sharing._open(shelf.name) is not None
-        assert len(a.sharing._read) == shared.MOST_READ
+        assert len(a.sharing._read) == shared_memory.MOST_READ
     finally:
         for shelf in shelves:
             shelf.close()
@@ -353,11 +384,13 @@ def test_no_more_memories_are_kept_open_than_allowed(opened: Opener) -> None:
 def test_a_killed_process_leaves_nothing_behind() -> None:
     """What it shared is gone with it, unless somebody still reads it."""
     program = (
-        "import sys; from gapless.transport.shared import Shelf; shelf = Shelf(); shelf.lay([b'x' * 50_000]);"
+        "import sys; from gapless.transport.shared_memory import Shelf; shelf = Shelf(); shelf.lay([b'x' * 50_000]);"
         "print(*shelf.name[:2], shelf.name[2].hex(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         process, number, token = child.stdout.readline().split()
         name = int(process), int(number), bytes.fromhex(token)

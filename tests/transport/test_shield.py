@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from gapless.transport.shield import Shield
+from gapless.runtime.signal_guard import Shield
 
 
 @contextmanager
 def handlers(**called: Callable[..., Any]) -> Iterator[None]:
-    before: dict[str, Any] = {name: signal.signal(getattr(signal, name), handler) for name, handler in called.items()}
+    before: dict[str, Any] = {
+        name: signal.signal(getattr(signal, name), handler) for name, handler in called.items()
+    }
     try:
         yield
         for name, handler in called.items():
@@ -49,8 +51,10 @@ def test_one_that_raises_keeps_no_other_from_its_handler() -> None:
         assert heard == ["one"]
 
 
-def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gapless.transport import shield
+def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gapless.runtime import signal_guard as shield
 
     real, calls = shield._handle, []
 
@@ -64,7 +68,9 @@ def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(mon
     with handlers(SIGINT=raises, SIGUSR1=raises):
         kept = [number for number in shield._SIGNALS if callable(signal.getsignal(number))]
         monkeypatch.setattr(
-            shield, "_SIGNALS", tuple(number for number in kept if number in {signal.SIGINT, signal.SIGUSR1})
+            shield,
+            "_SIGNALS",
+            tuple(number for number in kept if number in {signal.SIGINT, signal.SIGUSR1}),
         )
         with pytest.raises(KeyboardInterrupt), Shield():
             pass
@@ -73,7 +79,10 @@ def test_what_is_raised_while_handlers_are_given_back_is_raised_when_all_are(mon
 
 def test_while_a_thread_waits_it_stands_down_before_the_handler_is_called() -> None:
     heard: list[str] = []
-    with handlers(SIGUSR1=lambda *_: heard.append("handler")), Shield(lambda: heard.append("stands down")) as shield:
+    with (
+        handlers(SIGUSR1=lambda *_: heard.append("handler")),
+        Shield(lambda: heard.append("stands down")) as shield,
+    ):
         shield.lower()
         with pytest.raises(InterruptedError):
             send("SIGUSR1")

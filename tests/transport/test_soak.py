@@ -10,16 +10,27 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.errors import ConfigError
-from gapless.soak import Plan, Report
-from gapless.soak.run import draw_blows, is_at_rest, report
 from gapless.trace import read
 from gapless.trace.reader import file_sets
+from gapless_lab.soak import Plan, Report
+from gapless_lab.soak.runner import draw_blows, is_at_rest, report
 from tests.transport.networks import in_namespace
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
-def test_a_soak_breaks_no_invariant(transport: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--seconds", "6", "--transport", transport, "--seed", "5", "--trace", str(tmp_path / "traces")]
+def test_a_soak_breaks_no_invariant(
+    transport: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--seconds",
+        "6",
+        "--transport",
+        transport,
+        "--seed",
+        "5",
+        "--trace",
+        str(tmp_path / "traces"),
+    ]
     code = run(["soak", *arguments, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (code, found["violations"], found["rested"], found["sound"]) == (0, [], True, True)
@@ -37,7 +48,9 @@ def check_plants(folder: Path) -> None:
     assert len(file_sets(folder)) == 5
     rows = list(read(folder))
     ends = {row.member for row in rows if row.event == "REST"}
-    handed = [row for row in rows if row.event == "DELIVER" and row.member in ends and row.origin in ends]
+    handed = [
+        row for row in rows if row.event == "DELIVER" and row.member in ends and row.origin in ends
+    ]
     middle = handed[len(handed) // 2]
     at = rows.index(middle)
     taken_out = [*rows[:at], *rows[at + 1 :]]
@@ -75,13 +88,23 @@ def test_blows_come_from_the_seed_and_hit_different_members() -> None:
     )
     for member in range(4):
         first, second = [blow for blow in blows if blow.member == member]
-        assert (first.number, second.number) in {(signal.SIGKILL, None), (signal.SIGSTOP, signal.SIGCONT)}
+        assert (first.number, second.number) in {
+            (signal.SIGKILL, None),
+            (signal.SIGSTOP, signal.SIGCONT),
+        }
         assert second.at_s - first.at_s > 1.5 or first.number == signal.SIGKILL
     assert all(one.at_s <= other.at_s for one, other in pairwise(blows))
 
 
 def test_rest_is_when_everybody_has_everything() -> None:
-    one = {"me": "a", "low": 3, "high": 3, "heard": {"a": 3, "b": 0}, "members": ["a", "b"], "idle": True}
+    one = {
+        "me": "a",
+        "low": 3,
+        "high": 3,
+        "heard": {"a": 3, "b": 0},
+        "members": ["a", "b"],
+        "idle": True,
+    }
     other = {"me": "b", "low": 0, "high": 0, "heard": {"a": 3}, "members": ["a", "b"], "idle": True}
     assert is_at_rest([one, other])
     for wrong in ({"heard": {"a": 2}}, {"members": ["b"]}, {"idle": False}, {"high": 1}):

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from gapless.core.ready import WORLD, Located, Transmit, ViewInstalled
 from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, Place, View
 from gapless.locator import Locator
+from gapless.protocol.ready import WORLD, Located, Transmit, ViewInstalled
 from gapless.run import Run
-from gapless.transport import TcpMesh, tcp, tcp_streams
-from gapless.transport.driver import Driver
-from gapless.transport.tcp_link import CONFIRM, MOST_DATAGRAM_BYTES, START, Hello, numbered
+from gapless.runtime.reactor import Driver
+from gapless.transport import TcpMesh
+from gapless.transport.tcp import connector, transport
+from gapless.transport.tcp.link import CONFIRM, MOST_DATAGRAM_BYTES, START, Hello, numbered
 from gapless.wire import encode
 from gapless.wire.frames import Leave, Unreliable
 from tests.transport.networks import free_stream_ports
@@ -42,38 +43,58 @@ class Net:
         self.all: list[TcpMesh] = []
         self.got: dict[TcpMesh, list[bytes]] = {}
 
-    def open(self, host: str | None = "127.0.0.1", ports: Any = 0, *, repairs: bool = True, **options: Any) -> TcpMesh:
+    def open(
+        self,
+        host: str | None = "127.0.0.1",
+        ports: Any = 0,
+        *,
+        repairs: bool = True,
+        **options: Any,
+    ) -> TcpMesh:
         one = TcpMesh(host, ports, **options)
         self.all.append(one)
         self.got[one] = []
-        one.book.announce(Place(Address(len(self.all), 1), "", one.locator.encode()), GROUP, repairs=repairs)
+        one.book.announce(
+            Place(Address(len(self.all), 1), "", one.locator.encode()), GROUP, repairs=repairs
+        )
         return one
 
     def meet(self, *transports: TcpMesh) -> None:
         """Let transports know of each other, as the machine would tell it."""
         events: list[Any] = [Located(one.book.address, one.locator.encode()) for one in transports]
         for one in transports:
-            one.book.note([*events, ViewInstalled(View.of(1, *(other.book.address for other in transports)))])
+            one.book.note(
+                [*events, ViewInstalled(View.of(1, *(other.book.address for other in transports)))]
+            )
 
     def turn(self, most_s: float) -> None:
         """Do what the driver does, once."""
         now_ns = time.monotonic_ns()
-        due_s = [(one.deadline_ns - now_ns) / 1e9 for one in self.all if one.deadline_ns is not None]
+        due_s = [
+            (one.deadline_ns - now_ns) / 1e9 for one in self.all if one.deadline_ns is not None
+        ]
         waited = {fd: one for one in self.all for fd in one.sockets()}
         readable = select.select(list(waited), [], [], max(0, min([most_s, *due_s])))[0]
         for one in self.all:
-            if any(waited[fd] is one for fd in readable) or (one.deadline_ns or now_ns) <= time.monotonic_ns():
+            if (
+                any(waited[fd] is one for fd in readable)
+                or (one.deadline_ns or now_ns) <= time.monotonic_ns()
+            ):
                 self.got[one] += one.receive(64)
 
     def until(self, holds: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
         until_s = time.monotonic() + within_s
         while not holds():
-            assert time.monotonic() < until_s, [(one.problems.counters, len(self.got[one])) for one in self.all]
+            assert time.monotonic() < until_s, [
+                (one.problems.counters, len(self.got[one])) for one in self.all
+            ]
             self.turn(0.05)
 
     def settle(self) -> None:
         """Wait until everybody has confirmed everything."""
-        self.until(lambda: not any(link.has_something for one in self.all for link in one._links.values()))
+        self.until(
+            lambda: not any(link.has_something for one in self.all for link in one._links.values())
+        )
 
 
 @pytest.fixture
@@ -105,7 +126,10 @@ def test_what_is_sent_arrives_as_it_was(net: Net, host: str) -> None:
         size = rng.choice([1, 40, 1400, 60_000, MOST_DATAGRAM_BYTES])
         to = rng.choice([None, B, WORLD])
         most = 60 if size < MOST_DATAGRAM_BYTES else 4
-        transmits = [Transmit(to, rng.randbytes(rng.randrange(1, size + 1))) for _ in range(rng.randrange(1, most))]
+        transmits = [
+            Transmit(to, rng.randbytes(rng.randrange(1, size + 1)))
+            for _ in range(rng.randrange(1, most))
+        ]
         a.send(transmits)
         for one in (b,) if to == B else (b, c):
             wanted[one] += [datagram for _, datagram in transmits]
@@ -151,7 +175,9 @@ def test_both_may_connect_at_once(net: Net, seed: int) -> None:
     assert net.got[a] == net.got[b] == [b"%d" % number for number in range(50)]
     net.until(lambda: len(a.streams) == len(b.streams) == 1)
     assert link(a, b).streams == link(b, a).streams == 1, "no stream was in use that had to go"
-    assert a.problems.counters["stream.ended"] + b.problems.counters["stream.ended"] <= 1, "one of two had to go"
+    assert a.problems.counters["stream.ended"] + b.problems.counters["stream.ended"] <= 1, (
+        "one of two had to go"
+    )
 
 
 def test_cut_streams_lose_and_repeat_nothing(net: Net) -> None:
@@ -162,7 +188,10 @@ def test_cut_streams_lose_and_repeat_nothing(net: Net) -> None:
     for round_ in range(60):
         for one, other in ((a, b), (b, a)):
             most_bytes = rng.choice([20_000, 20_000, 20_000, 200_000])
-            datagrams = [b"%d %d " % (round_, number) + bytes(rng.randrange(most_bytes)) for number in range(20)]
+            datagrams = [
+                b"%d %d " % (round_, number) + bytes(rng.randrange(most_bytes))
+                for number in range(20)
+            ]
             one.send([Transmit(None, datagram) for datagram in datagrams])
             wanted[other] += datagrams
         if rng.random() < 0.7:
@@ -181,14 +210,20 @@ def test_cut_streams_lose_and_repeat_nothing(net: Net) -> None:
 def test_a_network_that_cuts_at_any_byte_loses_and_repeats_nothing(net: Net, seed: int) -> None:
     first, second, third = ports = free_stream_ports(3)
     with Relays(ports, seed, 1, 60_000) as relays:
-        three = [net.open(ports=port, advertise=Locator.of("127.0.0.1", relays.at[port])) for port in ports]
+        three = [
+            net.open(ports=port, advertise=Locator.of("127.0.0.1", relays.at[port]))
+            for port in ports
+        ]
         net.meet(*three)
         rng = Random(seed)
         wanted: dict[TcpMesh, list[bytes]] = {one: [] for one in three}
         for number in range(300):
             one = rng.choice(three)
             most_bytes = 45_000 if number % 50 == 49 else 3000
-            datagrams = [b"%d %d " % (one.locator.port, number) + bytes(rng.randrange(most_bytes)) for _ in range(3)]
+            datagrams = [
+                b"%d %d " % (one.locator.port, number) + bytes(rng.randrange(most_bytes))
+                for _ in range(3)
+            ]
             one.send([Transmit(None, datagram) for datagram in datagrams])
             for other in three:
                 wanted[other] += datagrams if other is not one else []
@@ -224,7 +259,9 @@ def test_a_new_process_at_the_same_place_starts_anew(net: Net) -> None:
     net.settle()
 
 
-def test_large_datagrams_in_a_row_are_not_copied_together(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_datagrams_in_a_row_are_not_copied_together(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind a large one only the length of the next is read, then all of that in one piece, if it is there."""
     a, b = net.open(), net.open()
     net.meet(a, b)
@@ -284,7 +321,9 @@ def test_idle_streams_stay(net: Net) -> None:
 
 
 @pytest.mark.parametrize("closer", ["the program", "the driver"])
-def test_a_forked_child_lets_go_without_a_word(net: Net, monkeypatch: pytest.MonkeyPatch, closer: str) -> None:
+def test_a_forked_child_lets_go_without_a_word(
+    net: Net, monkeypatch: pytest.MonkeyPatch, closer: str
+) -> None:
     a, b = net.open(), net.open()
     driver = Driver()
     if closer == "the driver":  # as soon as there is a child
@@ -320,13 +359,20 @@ def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
         b = net.open(ports=port)
         nickname = Locator.of("127.0.0.1", relays.at[port])
         a = net.open(discovery=Discovery.parse(f"seeds://{nickname}", group="g"))
-        a.book.note([Located(Address(1, 1), b.locator.encode()), ViewInstalled(View.of(1, Address(1, 1), B))])
+        a.book.note(
+            [
+                Located(Address(1, 1), b.locator.encode()),
+                ViewInstalled(View.of(1, Address(1, 1), B)),
+            ]
+        )
         for number in range(20):
             a.send([Transmit(WORLD, b"world %d" % number), Transmit(None, b"all %d" % number)])
             net.turn(0.01)
         net.until(lambda: nickname in a._names)
         net.settle()
-        known = {b"world %d" % number for number in range(20)} | {b"all %d" % number for number in range(20)}
+        known = {b"world %d" % number for number in range(20)} | {
+            b"all %d" % number for number in range(20)
+        }
         assert set(net.got[b]) == known
         a.send([Transmit(WORLD, b"world, once")])
         net.settle()
@@ -361,24 +407,30 @@ def test_a_stranger_is_where_its_hello_says(net: Net) -> None:
 
 def test_the_world_is_tried_in_bounds(net: Net) -> None:
     ports = free_stream_ports(100)
-    a = net.open(ports=0, discovery=Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="g"))
+    a = net.open(
+        ports=0, discovery=Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="g")
+    )
     others = sum(port != a.locator.port for port in ports)
     a.send([Transmit(WORLD, b"anybody?")])
-    assert len(a.streams) <= tcp_streams.MOST_DIALS
+    assert len(a.streams) <= connector.MOST_DIALS
     net.until(lambda: a.problems.counters["send.unreachable"] == others)
     a.send([Transmit(WORLD, b"anybody?")] * 3)
     net.until(lambda: not a.streams)
-    assert a.problems.counters["connect.ECONNREFUSED"] <= 110, "those that were not there are left alone for a while"
+    assert a.problems.counters["connect.ECONNREFUSED"] <= 110, (
+        "those that were not there are left alone for a while"
+    )
     assert all(not one.has_something for one in a._links.values())
 
 
 def test_a_stranger_gets_little_and_a_member_what_is_allowed(net: Net) -> None:
-    quiet = socket.create_server(("127.0.0.1", 0))  # it lets the kernel take connections, and says nothing
+    quiet = socket.create_server(
+        ("127.0.0.1", 0)
+    )  # it lets the kernel take connections, and says nothing
     where = Locator.from_sockaddr(quiet.getsockname())
     a = net.open(queue_bytes=2 << 20)
     a.book.note([Located(B, where.encode())])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
-    assert a._links[where].held_bytes == tcp.STRANGER_BYTES
+    assert a._links[where].held_bytes == transport.STRANGER_BYTES
     assert a.problems.counters == {"send.full": 4}
     a.book.note([ViewInstalled(View.of(1, A, B))])
     a.send([Transmit(B, bytes(1 << 16))] * 20)
@@ -478,7 +530,7 @@ def test_a_liar_with_the_name_of_a_member_costs_no_more_than_what_it_takes(net: 
 
 
 def test_one_who_takes_too_long_is_let_go(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_streams, "HELLO_NS", 100_000_000)
+    monkeypatch.setattr(connector, "HELLO_NS", 100_000_000)
     b = net.open()
     with knock(b, b"GLT"), knock(b, hello_of(b).encode()):
         net.until(lambda: b.problems.counters["accept.timeout"] == 2)
@@ -490,13 +542,13 @@ def test_a_crowd_at_the_door_keeps_nobody_out(net: Net) -> None:
     net.meet(a, b)
     crowd = []
     try:
-        for _ in range(tcp_streams.MOST_GREETINGS + 20):
+        for _ in range(connector.MOST_GREETINGS + 20):
             crowd.append(knock(b))
             b.receive(64)
         net.until(lambda: b.problems.counters["accept.crowded"] == 20)
         a.send([Transmit(None, b"one")])
         net.until(lambda: net.got[b])
-        assert len(b._greetings) <= tcp_streams.MOST_GREETINGS
+        assert len(b._greetings) <= connector.MOST_GREETINGS
     finally:
         for one in crowd:
             one.close()
@@ -507,10 +559,12 @@ def test_strangers_with_many_names_are_forgotten(net: Net) -> None:
     net.meet(a, b)
     b.send([Transmit(None, b"one")])
     net.until(lambda: net.got[a])
-    for port in range(1, tcp_streams.MOST_LINKS + 50):
-        with knock(b, hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(), numbered(START, 1)):
+    for port in range(1, connector.MOST_LINKS + 50):
+        with knock(
+            b, hello_of(b, locator=Locator.of("127.1.1.1", port)).encode(), numbered(START, 1)
+        ):
             net.until(partial(b._links.get, Locator.of("127.1.1.1", port)))
-    assert len(b._links) <= tcp_streams.MOST_LINKS + 1
+    assert len(b._links) <= connector.MOST_LINKS + 1
     assert b.problems.counters["link.forgotten"] > 0
     assert a.locator in b._links, "members stay"
 
@@ -553,7 +607,9 @@ def test_a_port_that_is_taken_gives_way_to_the_next(net: Net) -> None:
     assert net.open(ports=[first, second]).locator.port == second
     with pytest.raises(TransportError, match=f"port {first} on 127.0.0.1: in use; name a range"):
         net.open(ports=first)
-    with pytest.raises(TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"):
+    with pytest.raises(
+        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"
+    ):
         net.open(ports=[first, second])
 
 
@@ -566,7 +622,9 @@ def test_a_port_that_is_taken_gives_way_to_the_next(net: Net) -> None:
         ("127.0.0.1", [], ConfigError, "expected numbers from 0"),
     ],
 )
-def test_a_bad_place_gets_a_clear_answer(host: str, ports: Any, error: type[Exception], text: str) -> None:
+def test_a_bad_place_gets_a_clear_answer(
+    host: str, ports: Any, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         TcpMesh(host, ports)
 
@@ -583,7 +641,10 @@ def test_what_is_out_of_reach_is_counted(net: Net) -> None:
 def test_a_member_that_is_not_there_is_tried_with_pauses(net: Net) -> None:
     a = net.open()
     a.book.note(
-        [Located(B, Locator.of("127.0.0.1", free_stream_ports(1)[0]).encode()), ViewInstalled(View.of(1, A, B))]
+        [
+            Located(B, Locator.of("127.0.0.1", free_stream_ports(1)[0]).encode()),
+            ViewInstalled(View.of(1, A, B)),
+        ]
     )
     a.send([Transmit(None, b"hello?")])
     until_s = time.monotonic() + 0.6

@@ -23,7 +23,9 @@ def start(name: str, node: int, **options: Any) -> Process:
 def test_three_processes_exchange_messages(host: str, profile: str) -> None:
     ports = free_stream_ports(3, host)
     knobs = {**QUICK, "profile": profile}
-    with companions(3, seeds(ports, host), host=host, ports=ports, transport="tcp", knobs=knobs) as members:
+    with companions(
+        3, seeds(ports, host), host=host, ports=ports, transport="tcp", knobs=knobs
+    ) as members:
         for answer in check_complete(members, 2000):
             assert answer["transport"] == "TcpMesh"
             assert answer["stalled"] == 0
@@ -67,13 +69,18 @@ def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -
         assert (answer["stalled"], answer["expelled"]) == (0, 0)
         assert not REPAIRS & set(answer["machine"]), "nothing was asked for or sent again"
         assert "send.full" not in answer["problems"]
-    assert sum(answer["problems"]["sent.again"] for answer in answers) > 0, "the cuts have cost something"
+    assert sum(answer["problems"]["sent.again"] for answer in answers) > 0, (
+        "the cuts have cost something"
+    )
 
 
 def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
     ports = free_stream_ports(3)
     options: dict[str, Any] = {"seeds": seeds(ports), "knobs": QUICK}
-    members = [start(name, node, ports=port, **options) for node, (name, port) in enumerate(zip("abc", ports), 1)]  # noqa: B905
+    members = [
+        start(name, node, ports=port, **options)
+        for node, (name, port) in enumerate(zip("abc", ports, strict=False), 1)
+    ]
     a, b, c = members
     try:
         for member in members:
@@ -113,7 +120,13 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
 
 def test_a_process_that_does_not_read_slows_the_others_down() -> None:
     ports = free_stream_ports(2)
-    knobs = {**QUICK, "profile": "ordered", "capacity": 256, "far_limit": 256, "max_unconsumed": 100}
+    knobs = {
+        **QUICK,
+        "profile": "ordered",
+        "capacity": 256,
+        "far_limit": 256,
+        "max_unconsumed": 100,
+    }
     with companions(2, seeds(ports), ports=ports, transport="tcp", knobs=knobs) as (a, b):
         b.ask("hold")
         a.tell("send", count=3000, batch=50)
@@ -121,4 +134,9 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
         b.ask("release")
         assert a.hear()["accepted"]
         answer = b.ask("got", wanted={"a": 3000})
-        assert (answer["wrong"], answer["skipped"], answer["count"], answer["stalled"]) == ([], 0, 3000, 0)
+        assert (answer["wrong"], answer["skipped"], answer["count"], answer["stalled"]) == (
+            [],
+            0,
+            3000,
+            0,
+        )

@@ -8,7 +8,7 @@ import pytest
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.transport.tcp_link import CONFIRM, DATA, START, Hello, Link, head, number_of, numbered
+from gapless.transport.tcp.link import CONFIRM, DATA, START, Hello, Link, head, number_of, numbered
 
 PLACES = Locator.of("127.0.0.1", 1), Locator.of("127.0.0.1", 2)
 
@@ -41,7 +41,16 @@ class Ends:
     def step(self) -> None:
         side = self.rng.randrange(2)
         what = self.rng.choice(
-            [self.send, self.send, self.write, self.write, self.read, self.read, self.greet, self.cut]
+            [
+                self.send,
+                self.send,
+                self.write,
+                self.write,
+                self.read,
+                self.read,
+                self.greet,
+                self.cut,
+            ]
         )
         what(side)
 
@@ -57,7 +66,9 @@ class Ends:
 
     def greet(self, side: int) -> None:
         """Open a stream, or go one step on with one that is being opened."""
-        opening = [pipe for pipe in self.pipes if pipe.dialler == side and pipe is not self.used[side]]
+        opening = [
+            pipe for pipe in self.pipes if pipe.dialler == side and pipe is not self.used[side]
+        ]
         opening = [pipe for pipe in opening if not pipe.closed[side]]
         if not opening:
             self.pipes.append(Pipe(side))
@@ -81,7 +92,9 @@ class Ends:
             return False
         start = self.links[side].resume(said, heard, 0)
         for other in self.pipes:
-            other.closed[side] |= other is self.used[side]  # what is in it for the other side may still be read there
+            other.closed[side] |= (
+                other is self.used[side]
+            )  # what is in it for the other side may still be read there
         self.used[side] = pipe
         pipe.bytes[1 - side] += b"" if pipe.cut else start
         return True

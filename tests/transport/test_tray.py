@@ -13,10 +13,10 @@ import pytest
 
 from gapless import blocking
 from gapless.errors import ClosedError
-from gapless.sendable import Payloads
-from gapless.transport import tray as module
-from gapless.transport.tray import Laid, Tray
-from tests.channel.company import WITHIN_S, company, other_than, read as read_async, run, threads
+from gapless.payloads import Payloads
+from gapless.runtime import bundler as module
+from gapless.runtime.bundler import Laid, Tray
+from tests.group.company import WITHIN_S, company, other_than, read as read_async, run, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,11 @@ def test_they_share_frames_and_have_their_numbers() -> None:
     with threads(2, send_gap="100ms") as (one, two):
         before = frames(one)
         sent = [one.send(payload) for payload in some(500)]
-        assert [receipt.first for receipt in sent] == [receipt.last for receipt in sent] == list(range(1, 501))
+        assert (
+            [receipt.first for receipt in sent]
+            == [receipt.last for receipt in sent]
+            == list(range(1, 501))
+        )
         assert read(two, 500) == read(one, 500) == some(500)
         assert frames(one) - before < 50
 
@@ -136,7 +140,9 @@ def test_a_full_window_makes_the_sender_wait(monkeypatch: pytest.MonkeyPatch) ->
             room.append(self._room)
 
         monkeypatch.setattr(Tray, "allow", note)
-        sender = threading.Thread(target=lambda: [one.send(payload) for payload in some(1000)], daemon=True)
+        sender = threading.Thread(
+            target=lambda: [one.send(payload) for payload in some(1000)], daemon=True
+        )
         sender.start()
         assert read(two, 1000) == some(1000)
         sender.join(WITHIN_S)
@@ -165,14 +171,18 @@ def test_threads_that_send_at_the_same_time_lose_nothing() -> None:
             receipts = [one.send(b"%s %d" % (name, at)) for at in range(300)]
             numbers.extend(receipt.first for receipt in receipts)
 
-        senders = [threading.Thread(target=send, args=(name,), daemon=True) for name in (b"x", b"y", b"z")]
+        senders = [
+            threading.Thread(target=send, args=(name,), daemon=True) for name in (b"x", b"y", b"z")
+        ]
         for sender in senders:
             sender.start()
         found = read(two, 900)
         for sender in senders:
             sender.join(WITHIN_S)
         for name in (b"x", b"y", b"z"):
-            assert [one for one in found if one.startswith(name)] == [b"%s %d" % (name, at) for at in range(300)]
+            assert [one for one in found if one.startswith(name)] == [
+                b"%s %d" % (name, at) for at in range(300)
+            ]
         assert sorted(numbers) == list(range(1, 901))
 
 
@@ -228,7 +238,11 @@ def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
     async def story() -> None:
         async with company(2, send_gap="100ms", loopback=False) as (one, two):
             for at in range(50):
-                laid = one.send(b"laid"), one.send(b"timed", timeout=WITHIN_S), one.send(b"next %d" % at)
+                laid = (
+                    one.send(b"laid"),
+                    one.send(b"timed", timeout=WITHIN_S),
+                    one.send(b"next %d" % at),
+                )
                 await asyncio.gather(*laid)
                 assert await read_async(two, 3) == [b"laid", b"timed", b"next %d" % at]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gapless.core.ready import WORLD, Located, Transmit, ViewInstalled
 from gapless.discovery import Discovery, Multicast
 from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, View
 from gapless.locator import Locator
+from gapless.protocol.ready import WORLD, Located, Transmit, ViewInstalled
 from gapless.transport import UdpMesh, UdpMulticast
 from gapless.transport.udp import in_segments
 from gapless.wire import encode
@@ -29,7 +29,10 @@ def opened() -> Iterator[Opener]:
     made = []
 
     def opener(
-        host: str | None = "127.0.0.1", ports: Any = 0, kind: type[UdpMesh] = UdpMesh, **options: Any
+        host: str | None = "127.0.0.1",
+        ports: Any = 0,
+        kind: type[UdpMesh] = UdpMesh,
+        **options: Any,
     ) -> UdpMesh:
         made.append(kind(host, ports, **options))
         return made[-1]
@@ -43,7 +46,8 @@ def meet(*transports: UdpMesh) -> None:
     """Let members 1, 2, … know of each other, as the machine would tell it."""
     addresses = [Address(node, 1) for node in range(1, len(transports) + 1)]
     events: list[Any] = [
-        Located(address, one.locator.encode()) for address, one in zip(addresses, transports, strict=True)
+        Located(address, one.locator.encode())
+        for address, one in zip(addresses, transports, strict=True)
     ]
     for one in transports:
         one.book.note([*events, ViewInstalled(View.of(1, *addresses))])
@@ -66,7 +70,10 @@ def test_what_is_sent_arrives_as_it_was(opened: Opener, host: str, offload: bool
     rng = Random(1)
     for _ in range(30):
         common = rng.randrange(1, 2000)
-        sizes = [rng.choice([common, common, common, rng.randrange(1, 9000)]) for _ in range(rng.randrange(1, 150))]
+        sizes = [
+            rng.choice([common, common, common, rng.randrange(1, 9000)])
+            for _ in range(rng.randrange(1, 150))
+        ]
         to = rng.choice([None, B, WORLD])
         transmits = [Transmit(to, rng.randbytes(size)) for size in sizes]
         a.send(transmits)
@@ -96,7 +103,10 @@ def test_without_offload_a_call_brings_one(opened: Opener) -> None:
 
 def test_one_call_takes_datagrams_of_one_size_and_a_shorter_one() -> None:
     def cut(*sizes: int) -> list[list[int]]:
-        return [[len(one) for one in together] for _, together in in_segments([bytes(size) for size in sizes])]
+        return [
+            [len(one) for one in together]
+            for _, together in in_segments([bytes(size) for size in sizes])
+        ]
 
     assert cut(9, 9, 9) == [[9, 9, 9]]
     assert cut(9, 9, 5, 9) == [[9, 9, 5], [9]]
@@ -152,7 +162,9 @@ def test_a_port_that_is_taken_gives_way_to_the_next(opened: Opener) -> None:
     assert opened(ports=[first, second, third]).locator.port == second
     with pytest.raises(TransportError, match=f"port {first} on 127.0.0.1: in use; name a range"):
         opened(ports=first)
-    with pytest.raises(TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"):
+    with pytest.raises(
+        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"
+    ):
         opened(ports=[first, second])
 
 
@@ -166,7 +178,9 @@ def test_a_port_that_is_taken_gives_way_to_the_next(opened: Opener) -> None:
         ("127.0.0.1", [], ConfigError, "expected numbers from 0"),
     ],
 )
-def test_a_bad_place_gets_a_clear_answer(host: str, ports: Any, error: type[Exception], text: str) -> None:
+def test_a_bad_place_gets_a_clear_answer(
+    host: str, ports: Any, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         UdpMesh(host, ports)
 
@@ -174,7 +188,9 @@ def test_a_bad_place_gets_a_clear_answer(host: str, ports: Any, error: type[Exce
 def test_frames_fit_the_path(opened: Opener) -> None:
     assert opened("127.0.0.1").max_frame_bytes == opened("::1").max_frame_bytes == 65_000
     outside = opened(None)
-    assert outside.max_frame_bytes == (65_000 if outside.locator.ip.is_loopback else outside.max_frame_bytes)
+    assert outside.max_frame_bytes == (
+        65_000 if outside.locator.ip.is_loopback else outside.max_frame_bytes
+    )
     assert outside.max_frame_bytes == 65_000 or 500 < outside.max_frame_bytes <= 1400
 
 
@@ -195,16 +211,20 @@ def on_multicast(opened: Opener, members: int) -> list[UdpMesh]:
 
 
 @pytest.mark.parametrize("filters", [True, False])
-def test_multicast_does_not_hear_itself(opened: Opener, filters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multicast_does_not_hear_itself(
+    opened: Opener, filters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_multicast()
     if not filters:
-        monkeypatch.setattr("gapless.transport.sockets.ignore", lambda one, source: False)
+        monkeypatch.setattr("gapless.transport.socket_options.ignore", lambda one, source: False)
     a, b, c = on_multicast(opened, 3)
     meet(a, b, c)
     datagrams = [bytes([number]) * 500 for number in range(20)]
     a.send([Transmit(None, datagram) for datagram in datagrams])
     assert heard(b, 20) == heard(c, 20) == datagrams
-    assert bool(select.select(a.sockets(), [], [], 0)[0]) != filters, "the kernel keeps what comes back"
+    assert bool(select.select(a.sockets(), [], [], 0)[0]) != filters, (
+        "the kernel keeps what comes back"
+    )
     b.send([Transmit(None, b"from b"), Transmit(A, b"for a")])
     assert heard(a, 2) == [b"from b", b"for a"], "and nothing of its own"
     assert heard(c, 1) == [b"from b"]
@@ -220,7 +240,9 @@ def test_what_is_for_one_does_not_overtake_what_was_said_to_all_before(opened: O
     a.send([Transmit(B, b"for b")])
     found: list[bytes] = []
     while b"for b" not in found:
-        assert b.deadline_ns is not None or select.select(b.sockets(), [], [], 5)[0], "somebody wakes it"
+        assert b.deadline_ns is not None or select.select(b.sockets(), [], [], 5)[0], (
+            "somebody wakes it"
+        )
         found += b.receive(1)
     assert found[-1] == b"for b"
     assert {datagram[0] for datagram in found[:-1]} >= {9}
@@ -241,7 +263,9 @@ def test_what_is_for_one_is_not_held_back_for_ever(opened: Opener) -> None:
 
 
 def test_multicast_without_a_group_says_so(opened: Opener) -> None:
-    with pytest.raises(TransportError, match=r"no multicast group can be used from 127.0.0.1:[0-9]+: none is named"):
+    with pytest.raises(
+        TransportError, match=r"no multicast group can be used from 127.0.0.1:[0-9]+: none is named"
+    ):
         opened(kind=UdpMulticast)
     discovery = Discovery([Multicast("239.255.77.1", interface="192.0.2.77")])
     with pytest.raises(TransportError, match=r"cannot use 239.255.77.1 on 192.0.2.77"):

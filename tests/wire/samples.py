@@ -66,7 +66,10 @@ GOLDEN: list[tuple[Frame, str]] = [
         f"01 00 3100 {ORIGIN_HEX} 2100000000000000 07000000 3100000000000000 0300 0200 0000 0300 6869 796f75",
     ),
     (
-        Data(Run.of(ORIGIN, 0x0102030405060708, [b"!"], NOT_BACK, view=U32_MAX, sent_ns=U64_MAX), repair=True),
+        Data(
+            Run.of(ORIGIN, 0x0102030405060708, [b"!"], NOT_BACK, view=U32_MAX, sent_ns=U64_MAX),
+            repair=True,
+        ),
         f"01 88 2900 {ORIGIN_HEX} 0807060504030201 ffffffff ffffffffffffffff 0100 0100 21",
     ),
     (
@@ -89,7 +92,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
     (Gone(ORIGIN, SEQNO_MAX), f"04 00 1800 {ORIGIN_HEX} ffffffffffffff7f"),
     (Tail(ORIGIN, 2, 9), f"05 00 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 {'00' * 16}"),
-    (Tail(ORIGIN, 2, 9, 4, 7), f"05 01 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 04{'00' * 7} 07{'00' * 7}"),
+    (
+        Tail(ORIGIN, 2, 9, 4, 7),
+        f"05 01 3000 {ORIGIN_HEX} 0200000000000000 0900000000000000 04{'00' * 7} 07{'00' * 7}",
+    ),
     (Tail(ORIGIN, 0, 0, 0, 0), f"05 01 3000 {ORIGIN_HEX} {'00' * 32}"),
     (
         Data(Run.of(ORIGIN, 4, [b"s", b"t"], ACKED), epoch=9),
@@ -99,12 +105,24 @@ GOLDEN: list[tuple[Frame, str]] = [
         Data(Run.of(ORIGIN, 5, [b"u"], PIECE | END | NOT_BACK | ACKED), True, LINK, True),
         f"01 fd 3100 {ORIGIN_HEX} {LINK_HEX} 0500000000000000 {'00' * 12} 0100 0100 75",
     ),
-    (Ack(ORIGIN, 0x0A0B, 0x0C0D, LINK), f"02 40 2400 {ORIGIN_HEX} {LINK_HEX} 0b0a000000000000 0d0c0000"),
+    (
+        Ack(ORIGIN, 0x0A0B, 0x0C0D, LINK),
+        f"02 40 2400 {ORIGIN_HEX} {LINK_HEX} 0b0a000000000000 0d0c0000",
+    ),
     (Nak(ORIGIN, (), U32_MAX), f"03 40 1a00 {ORIGIN_HEX} ffffffff00000000 0000"),
-    (Nak(ORIGIN, ((5, 6),), 1), f"03 40 2600 {ORIGIN_HEX} 0100000000000000 0100 0500000000000000 01000000"),
+    (
+        Nak(ORIGIN, ((5, 6),), 1),
+        f"03 40 2600 {ORIGIN_HEX} 0100000000000000 0100 0500000000000000 01000000",
+    ),
     (Gone(ORIGIN, 3, LINK), f"04 40 2000 {ORIGIN_HEX} {LINK_HEX} 0300000000000000"),
-    (Tail(ORIGIN, 2, 9, epoch=LINK), f"05 40 3800 {ORIGIN_HEX} {LINK_HEX} 02{'00' * 7} 09{'00' * 7} {'00' * 16}"),
-    (Tail(ORIGIN, 0, 1, 0, 1, 7), f"05 41 3800 {ORIGIN_HEX} 07{'00' * 7} {'00' * 8} 01{'00' * 15} 01{'00' * 7}"),
+    (
+        Tail(ORIGIN, 2, 9, epoch=LINK),
+        f"05 40 3800 {ORIGIN_HEX} {LINK_HEX} 02{'00' * 7} 09{'00' * 7} {'00' * 16}",
+    ),
+    (
+        Tail(ORIGIN, 0, 1, 0, 1, 7),
+        f"05 41 3800 {ORIGIN_HEX} 07{'00' * 7} {'00' * 8} 01{'00' * 15} 01{'00' * 7}",
+    ),
     (
         Vote(ORIGIN, 7, (Progress(Address(1, 2), 3, 4), Progress(ORIGIN, 0, 5))),
         (
@@ -127,7 +145,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
     (Close(ORIGIN, LINK), f"20 40 1800 {ORIGIN_HEX} {LINK_HEX}"),
     (Join(Place(ORIGIN)), f"10 00 1200 {ORIGIN_HEX} 00 00"),
-    (Join(Place(ORIGIN, "zoé", b"\x01\x02"), relay=True), f"10 01 1800 {ORIGIN_HEX} 04 02 7a6fc3a9 0102"),
+    (
+        Join(Place(ORIGIN, "zoé", b"\x01\x02"), relay=True),
+        f"10 01 1800 {ORIGIN_HEX} 04 02 7a6fc3a9 0102",
+    ),
     (Leave(ORIGIN), f"11 00 1000 {ORIGIN_HEX}"),
     (Alive(ORIGIN, None, you=False), f"12 00 1000 {ORIGIN_HEX}"),
     (Alive(ORIGIN, None, you=False, answer=True), f"12 04 1000 {ORIGIN_HEX}"),
@@ -135,7 +156,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     (Alive(ORIGIN, VIEW, you=True, answer=True), f"12 07 2400 {ORIGIN_HEX} {VIEW_HEX}"),
     (Suspect(ORIGIN, (SECOND, FIRST)), f"13 00 3200 {ORIGIN_HEX} 0200 {SECOND_HEX} {FIRST_HEX}"),
     (Suspect(ORIGIN, (FIRST,), pins=True), f"13 01 2200 {ORIGIN_HEX} 0100 {FIRST_HEX}"),
-    (NewView(ORIGIN, VIEW, None, 0, 1, b"abc"), f"14 00 2b00 {ORIGIN_HEX} {VIEW_HEX} 0000 0100 616263"),
+    (
+        NewView(ORIGIN, VIEW, None, 0, 1, b"abc"),
+        f"14 00 2b00 {ORIGIN_HEX} {VIEW_HEX} 0000 0100 616263",
+    ),
     (
         NewView(ORIGIN, VIEW, BASE_VIEW, 0x0201, 0x0301, b"d"),
         f"14 01 3d00 {ORIGIN_HEX} {VIEW_HEX} 0102 0103 {BASE_VIEW_HEX} 64",
@@ -144,16 +168,31 @@ GOLDEN: list[tuple[Frame, str]] = [
     (Beacon(ORIGIN, VIEW, ()), f"16 00 2600 {ORIGIN_HEX} {VIEW_HEX} 0000"),
     (Beacon(ORIGIN, VIEW, (SECOND,)), f"16 00 3600 {ORIGIN_HEX} {VIEW_HEX} 0100 {SECOND_HEX}"),
     (MergeAsk(ORIGIN, 0x0A0B), f"17 00 1800 {ORIGIN_HEX} 0b0a000000000000"),
-    (MergeReply(ORIGIN, 0x0A0B, VIEW, willing=False), f"18 00 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}"),
-    (MergeReply(ORIGIN, 0x0A0B, VIEW, willing=True), f"18 01 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}"),
+    (
+        MergeReply(ORIGIN, 0x0A0B, VIEW, willing=False),
+        f"18 00 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}",
+    ),
+    (
+        MergeReply(ORIGIN, 0x0A0B, VIEW, willing=True),
+        f"18 01 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}",
+    ),
     (StateAsk(ORIGIN, 0x0A0B, ()), f"19 00 1a00 {ORIGIN_HEX} 0b0a000000000000 0000"),
     (
         StateAsk(ORIGIN, 0x0A0B, (Progress(FIRST, 5, 6),)),
         f"19 00 3a00 {ORIGIN_HEX} 0b0a000000000000 0100 {FIRST_HEX} 05{'00' * 7} 06{'00' * 7}",
     ),
-    (StateOffer(ORIGIN, 0x0A0B, 1, 2, b"ef"), f"1a 00 1e00 {ORIGIN_HEX} 0b0a000000000000 0100 0200 6566"),
-    (StatePull(ORIGIN, 0x0A0B, 0x0C, 0x0D), f"1b 00 2400 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 0d000000"),
-    (StateChunk(ORIGIN, 0x0A0B, 0x0C, b"gh"), f"1c 00 2200 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 6768"),
+    (
+        StateOffer(ORIGIN, 0x0A0B, 1, 2, b"ef"),
+        f"1a 00 1e00 {ORIGIN_HEX} 0b0a000000000000 0100 0200 6566",
+    ),
+    (
+        StatePull(ORIGIN, 0x0A0B, 0x0C, 0x0D),
+        f"1b 00 2400 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 0d000000",
+    ),
+    (
+        StateChunk(ORIGIN, 0x0A0B, 0x0C, b"gh"),
+        f"1c 00 2200 {ORIGIN_HEX} 0b0a000000000000 0c{'00' * 7} 6768",
+    ),
 ]
 
 
@@ -164,7 +203,11 @@ def raw(*frames: bytes, magic: bytes = b"GL", version: int = 1, flags: int = 0) 
 
 
 def raw_frame(
-    kind: int, body: bytes, flags: int = 0, length: int | None = None, origin: tuple[int, int] = ORIGIN
+    kind: int,
+    body: bytes,
+    flags: int = 0,
+    length: int | None = None,
+    origin: tuple[int, int] = ORIGIN,
 ) -> bytes:
     return pack("<BBHQQ", kind, flags, 16 + len(body) if length is None else length, *origin) + body
 
@@ -197,7 +240,9 @@ def raw_ranges(*ranges: tuple[int, int], count: int | None = None, kind: int = 3
     return raw_frame(kind, pack("<H", len(ranges) if count is None else count) + table)
 
 
-def raw_votes(*entries: tuple[int, int, int, int], count: int | None = None, kind: int = 6) -> bytes:
+def raw_votes(
+    *entries: tuple[int, int, int, int], count: int | None = None, kind: int = 6
+) -> bytes:
     table = b"".join(pack("<QQQQ", *entry) for entry in entries)
     return raw_frame(kind, pack("<IH", 1, len(entries) if count is None else count) + table)
 
@@ -233,7 +278,9 @@ epochs = st.just(0) | st.integers(1, U32_MAX) | links
 
 
 @st.composite
-def runs(draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NOT_BACK, ACKED)) -> Run:
+def runs(
+    draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NOT_BACK, ACKED)
+) -> Run:
     messages = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=20))
     first = draw(st.integers(1, max(1, firsts - len(messages) + 1)))
     pieces = [PIECE, PIECE | BEGIN, PIECE | END] if len(messages) == 1 and ACKED in known else []
@@ -244,14 +291,18 @@ def runs(draw: st.DrawFn, firsts: int = SEQNO_MAX, known: tuple[int, ...] = (NOT
 @st.composite
 def data_frames(draw: st.DrawFn) -> Data:
     epoch = draw(epochs)
-    return Data(draw(runs()), draw(st.booleans()), epoch, epoch >= CONNECTION and draw(st.booleans()))
+    return Data(
+        draw(runs()), draw(st.booleans()), epoch, epoch >= CONNECTION and draw(st.booleans())
+    )
 
 
 @st.composite
 def ranges(draw: st.DrawFn, min_size: int = 0) -> tuple[tuple[int, int], ...]:
     drawn: list[tuple[int, int]] = []
     floor = draw(st.integers(0, SEQNO_MAX - 2**40))
-    steps = st.lists(st.tuples(st.integers(1, 5), st.integers(0, U32_MAX)), min_size=min_size, max_size=20)
+    steps = st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, U32_MAX)), min_size=min_size, max_size=20
+    )
     for gap, more in draw(steps):
         drawn.append((floor + gap, floor + gap + more))
         floor = drawn[-1][1]
@@ -288,7 +339,9 @@ names = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=64).fil
 locators = st.binary(max_size=64)
 places = st.builds(Place, members, names, locators)
 bodies = st.binary(min_size=1, max_size=50)
-starts = st.just(()) | progress().map(lambda entries: tuple(entry for entry in entries if any(entry.origin)))
+starts = st.just(()) | progress().map(
+    lambda entries: tuple(entry for entry in entries if any(entry.origin))
+)
 
 
 @st.composite
@@ -306,7 +359,11 @@ def part_numbers(draw: st.DrawFn) -> tuple[int, int]:
 @st.composite
 def new_view_frames(draw: st.DrawFn) -> NewView:
     view = draw(view_ids)
-    base = draw(st.none() | view_ids.filter(lambda base: base.number < view.number)) if view.number > 1 else None
+    base = (
+        draw(st.none() | view_ids.filter(lambda base: base.number < view.number))
+        if view.number > 1
+        else None
+    )
     return NewView(draw(members), view, base, *draw(part_numbers()), draw(bodies))
 
 

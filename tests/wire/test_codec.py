@@ -110,7 +110,9 @@ def test_a_part_that_fills_its_room_fills_the_frame(max_frame_bytes: int) -> Non
     chunk = StateChunk(ORIGIN, 1, 0, b"x" * codec.state_chunk_room_bytes(max_frame_bytes))
     for frame in (view, offer, chunk):
         assert len(encode(GROUP, SENDER, [frame], addressee=1)) == max_frame_bytes
-    assert len(encode(GROUP, SENDER, [view._replace(base=None)], addressee=1)) == max_frame_bytes - 20
+    assert (
+        len(encode(GROUP, SENDER, [view._replace(base=None)], addressee=1)) == max_frame_bytes - 20
+    )
 
 
 def test_kinds_kept_free_do_not_meet_the_kinds_in_use() -> None:
@@ -151,7 +153,9 @@ def test_each_kind_survives_the_wire(kind: str) -> None:
 
 
 @given(u64, addresses, frame_lists)
-def test_any_mix_of_frames_survives_the_wire(group: int, sender: Address, frames: list[Frame]) -> None:
+def test_any_mix_of_frames_survives_the_wire(
+    group: int, sender: Address, frames: list[Frame]
+) -> None:
     assert_round_trip(group, sender, frames)
 
 
@@ -191,7 +195,9 @@ EXTREMES: list[Frame] = [
     Beacon(ORIGIN, VIEW, tuple(Address(1, life) for life in range(4093))),
     MergeAsk(ORIGIN, 0),
     MergeReply(ORIGIN, U64_MAX, VIEW, willing=True),
-    StateAsk(ORIGIN, U64_MAX, tuple(Progress(Address(1, life), 0, SEQNO_MAX) for life in range(2047))),
+    StateAsk(
+        ORIGIN, U64_MAX, tuple(Progress(Address(1, life), 0, SEQNO_MAX) for life in range(2047))
+    ),
     StateOffer(ORIGIN, 0, 0, 1, b"x" * 65_507),
     StatePull(ORIGIN, 0, 0, 0),
     StatePull(ORIGIN, 0, SEQNO_MAX - U32_MAX, U32_MAX),
@@ -209,7 +215,11 @@ def test_the_extremes_survive_the_wire(frame: Frame) -> None:
 
 NOBODY = Address(0, 0)
 
-wild = st.integers(-2, 3) | st.integers(SEQNO_MAX - 2, SEQNO_MAX + 2) | st.integers(U64_MAX - 1, U64_MAX + 2)
+wild = (
+    st.integers(-2, 3)
+    | st.integers(SEQNO_MAX - 2, SEQNO_MAX + 2)
+    | st.integers(U64_MAX - 1, U64_MAX + 2)
+)
 wild_addresses = st.builds(Address, wild, wild)
 wild_epochs = wild | st.integers(U32_MAX - 1, U32_MAX + 2) | st.just(LINK)
 wild_flags = st.sampled_from([0, 0, NOT_BACK, ACKED, PIECE | BEGIN]) | st.integers(-1, 257)
@@ -219,7 +229,9 @@ wild_runs = st.builds(
 wild_ranges = st.lists(st.tuples(wild, wild), max_size=3).map(tuple)
 wild_progress = st.lists(st.builds(Progress, wild_addresses, wild, wild), max_size=3).map(tuple)
 wild_views = st.builds(ViewId, wild | st.integers(U32_MAX - 1, U32_MAX + 2), wild_addresses)
-wild_names = st.text(st.characters(max_codepoint=0xA1) | st.sampled_from("é\ud800\U0010ffff"), max_size=66)
+wild_names = st.text(
+    st.characters(max_codepoint=0xA1) | st.sampled_from("é\ud800\U0010ffff"), max_size=66
+)
 wild_places = st.builds(Place, wild_addresses, wild_names, st.binary(max_size=66))
 wild_lists = st.lists(wild_addresses, max_size=3).map(tuple)
 wild_bodies = st.binary(max_size=2)
@@ -258,11 +270,17 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
 @example(GROUP, SENDER, [Nak(ORIGIN, ((1, U32_MAX + 2),))])
 @example(GROUP, SENDER, [Data(Run.of(ORIGIN, 1, [b"a"], flags=codec.REPAIR))])
 @example(GROUP, SENDER, [Data(Run.of(ORIGIN, 1, [b"x" * 65_488]), epoch=1)])
-@example(GROUP, SENDER, [Vote(ORIGIN, 0, tuple(Progress(Address(0, life), 0, 0) for life in range(2048)))])
+@example(
+    GROUP,
+    SENDER,
+    [Vote(ORIGIN, 0, tuple(Progress(Address(0, life), 0, 0) for life in range(2048)))],
+)
 @example(GROUP, SENDER, [NewView(ORIGIN, VIEW, BASE_VIEW, 0, 1, b"x" * 65_476)])
 @example(GROUP, SENDER, [StateChunk(ORIGIN, 0, 0, b"x" * 65_504)])
 @example(GROUP, SENDER, [])
-def test_what_cannot_be_received_is_refused_at_the_sender(group: int, sender: Address, frames: list[Frame]) -> None:
+def test_what_cannot_be_received_is_refused_at_the_sender(
+    group: int, sender: Address, frames: list[Frame]
+) -> None:
     try:
         datagram = encode(group, sender, frames)
     except LocalProtocolError:
@@ -275,11 +293,17 @@ BAD_FRAMES: list[Frame] = [
     Data(Run.of(ORIGIN, SEQNO_MAX, [b"a", b"b"])),
     Data(Run.of(ORIGIN, 1, [b"a", b"b"], flags=PIECE)),
     Data(Run.of(ORIGIN, 1, [b"a"], flags=PIECE | BEGIN | END)),
-    *(Data(Run.of(ORIGIN, 1, [b"a"], flags)) for flags in (codec.FIRST, codec.EPOCH, codec.REPAIR, 0x100)),
+    *(
+        Data(Run.of(ORIGIN, 1, [b"a"], flags))
+        for flags in (codec.FIRST, codec.EPOCH, codec.REPAIR, 0x100)
+    ),
     Data(Run(ORIGIN, 1, b"", b"")),
     Data(Run.of(ORIGIN, 1, [b"a"]), first=True),
     Data(Run.of(ORIGIN, 1, [b"a"]), epoch=7, first=True),
-    *(Data(Run.of(ORIGIN, 1, [b"a"]), epoch=epoch) for epoch in (-1, U32_MAX + 1, CONNECTION - 1, U64_MAX + 1)),
+    *(
+        Data(Run.of(ORIGIN, 1, [b"a"]), epoch=epoch)
+        for epoch in (-1, U32_MAX + 1, CONNECTION - 1, U64_MAX + 1)
+    ),
     Data(Run.of(ORIGIN, 1, [b""] * 65_536)),
     Ack(ORIGIN, SEQNO_MAX + 1, 0),
     Ack(ORIGIN, 1, U32_MAX + 1),
@@ -304,18 +328,27 @@ BAD_FRAMES: list[Frame] = [
     Vote(ORIGIN, 1, (Progress(ORIGIN, 2, 1),)),
     Vote(ORIGIN, 1, (Progress(ORIGIN, -1, 1),)),
     Stable(ORIGIN, 1, (Progress(ORIGIN, 0, SEQNO_MAX + 1),)),
-    *(OutOfBand(Run.of(ORIGIN, 1, [b"a"], flags), 0) for flags in (PIECE, ACKED, codec.EPOCH, codec.REPAIR)),
+    *(
+        OutOfBand(Run.of(ORIGIN, 1, [b"a"], flags), 0)
+        for flags in (PIECE, ACKED, codec.EPOCH, codec.REPAIR)
+    ),
     OutOfBand(Run(ORIGIN, 1, b"", b""), 0),
     OutOfBand(Run.of(ORIGIN, 0, [b"a"]), -1),
     OutOfBand(Run.of(ORIGIN, 1, [b"a"]), -1),
     OutOfBand(Run.of(ORIGIN, 5, [b"a"]), 5),
     OutOfBandAck(ORIGIN, ()),
     OutOfBandAck(ORIGIN, ((5, 5), (5, 6))),
-    *(Unreliable(Run.of(ORIGIN, 1, [b"a"], flags)) for flags in (PIECE, ACKED, codec.FIRST, codec.REPAIR)),
+    *(
+        Unreliable(Run.of(ORIGIN, 1, [b"a"], flags))
+        for flags in (PIECE, ACKED, codec.FIRST, codec.REPAIR)
+    ),
     Unreliable(Run(ORIGIN, 1, b"", b"")),
     *(Unreliable(Run.of(ORIGIN, first, [b"a"])) for first in (0, 2)),
     Join(Place(NOBODY)),
-    *(Join(Place(ORIGIN, name)) for name in ("n" * 65, "é" * 33, "a\nb", "\x00", "\x7f", "\x80", "\x9f", "\ud800")),
+    *(
+        Join(Place(ORIGIN, name))
+        for name in ("n" * 65, "é" * 33, "a\nb", "\x00", "\x7f", "\x80", "\x9f", "\ud800")
+    ),
     Join(Place(ORIGIN, "n", b"l" * 65)),
     *(kind(NOBODY) for kind in (Leave, AskView)),
     Alive(NOBODY, VIEW, you=False),
@@ -326,7 +359,10 @@ BAD_FRAMES: list[Frame] = [
     *(Suspect(ORIGIN, members) for members in ((), (NOBODY,), (FIRST, SECOND, FIRST))),
     Suspect(ORIGIN, tuple(Address(1, life) for life in range(4095))),
     NewView(NOBODY, VIEW, None, 0, 1, b"x"),
-    *(NewView(ORIGIN, VIEW, None, part, parts, b"x") for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))),
+    *(
+        NewView(ORIGIN, VIEW, None, part, parts, b"x")
+        for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))
+    ),
     NewView(ORIGIN, VIEW, None, 0, 1, b""),
     NewView(ORIGIN, VIEW, VIEW, 0, 1, b"x"),
     NewView(ORIGIN, VIEW, ViewId(0, FIRST), 0, 1, b"x"),
@@ -344,7 +380,10 @@ BAD_FRAMES: list[Frame] = [
     StateAsk(ORIGIN, 1, (Progress(SECOND, 0, 0), Progress(FIRST, 0, 0))),
     StateAsk(ORIGIN, 1, (Progress(FIRST, 2, 1),)),
     StateOffer(NOBODY, 1, 0, 1, b"x"),
-    *(StateOffer(ORIGIN, 1, part, parts, b"x") for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))),
+    *(
+        StateOffer(ORIGIN, 1, part, parts, b"x")
+        for part, parts in ((-1, 1), (1, 1), (0, 0), (0, 0x10000))
+    ),
     StateOffer(ORIGIN, 1, 0, 1, b""),
     StateOffer(ORIGIN, 1, 0, 1, b"x" * 65_508),
     StatePull(NOBODY, 1, 0, 1),
@@ -369,7 +408,8 @@ def test_a_datagram_without_a_frame_is_not_sent() -> None:
 
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize(
-    ("epoch", "first", "addressee"), [(0, False, None), (0, False, 7), (9, False, None), (CONNECTION, True, 7)]
+    ("epoch", "first", "addressee"),
+    [(0, False, None), (0, False, 7), (9, False, None), (CONNECTION, True, 7)],
 )
 @pytest.mark.parametrize("flags", [0, NOT_BACK | ACKED])
 @pytest.mark.parametrize("bare", [False, True])
@@ -378,7 +418,9 @@ def test_a_run_in_parts_is_what_encode_makes_of_each(
 ) -> None:
     run = Run.of(SENDER, 5, [b"x" * (at % 7 * 20) for at in range(40)], flags, view=3, sent_ns=99)
     room_bytes = codec.run_room_bytes(300, epoch)
-    found = codec.encode_parts(GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee, bare)
+    found = codec.encode_parts(
+        GROUP, SENDER, Data(run, repair, epoch, first), room_bytes, addressee, bare
+    )
     parts = run.framed(room_bytes)
     assert len(parts) > 5
     expected = [Data(part, repair, epoch, first and part is parts[0]) for part in parts]
@@ -394,7 +436,9 @@ def test_a_run_in_parts_that_the_wire_has_no_room_for_is_refused() -> None:
 
 @pytest.mark.parametrize("addressee", [None, 7])
 @pytest.mark.parametrize("frame", [frame for frame, _ in GOLDEN if isinstance(frame, Data)])
-def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(frame: Data, addressee: int | None) -> None:
+def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(
+    frame: Data, addressee: int | None
+) -> None:
     datagram = encode(GROUP, SENDER, [frame], addressee, bare=True)
     assert decode(datagram) == Datagram(GROUP, SENDER, (frame,), addressee, True)
     covered = len(datagram) - len(frame.run.payload)
@@ -426,7 +470,9 @@ def test_a_long_run_goes_to_the_end_of_its_datagram(
     frame = Data(Run.of(SENDER, 5, [b"x" * size for size in sizes]), epoch=epoch)
     datagram = encode(GROUP, SENDER, [frame], addressee, bare)
     assert decode(datagram) == Datagram(GROUP, SENDER, (frame,), addressee, bare)
-    length = int.from_bytes(datagram[(at := 32 if addressee is None else 40) + 2 : at + 4], "little")
+    length = int.from_bytes(
+        datagram[(at := 32 if addressee is None else 40) + 2 : at + 4], "little"
+    )
     counted = len(datagram) - at - 4
     assert length == (counted if counted <= 0xFFFF else 0)
     assert codec.size_bytes(frame) == len(datagram) - at

@@ -35,7 +35,6 @@ from gapless.wire import (
     encode,
 )
 from gapless.wire.codec import HEADER_BYTES
-from gapless.wire.fields import REASONS
 from gapless.wire.frames import (
     CONNECTION,
     Alive,
@@ -52,6 +51,7 @@ from gapless.wire.frames import (
     StatePull,
     Suspect,
 )
+from gapless.wire.primitives import REASONS
 
 MUTANTS = 200_000
 HALVES = 2
@@ -120,7 +120,9 @@ def somewhere(datagram: bytearray, random: Random) -> int:
     """Choose a position; half of the time in a header or a frame's prefix, where a byte means most."""
     if not datagram:
         return 0
-    return random.randrange(len(datagram) if random.random() < 0.5 else min(len(datagram), HEADER_BYTES + 44))
+    return random.randrange(
+        len(datagram) if random.random() < 0.5 else min(len(datagram), HEADER_BYTES + 44)
+    )
 
 
 def flip_bits(datagram: bytearray, random: Random, _seeds: list[bytes]) -> None:
@@ -173,7 +175,9 @@ def resize_frame(datagram: bytearray, random: Random, _seeds: list[bytes]) -> No
     at = some_frame(datagram, random)
     if at is not None:
         (length,) = unpack_from("<H", datagram, at + 2)
-        resized = random.choice((16, random.randint(16, max(16, length)), length + random.randint(1, 24)))
+        resized = random.choice(
+            (16, random.randint(16, max(16, length)), length + random.randint(1, 24))
+        )
         end = at + 4 + length
         datagram[min(end, at + 4 + resized) : end] = bytes(max(0, resized - length))
         pack_into("<H", datagram, at + 2, resized & 0xFFFF)
@@ -202,14 +206,21 @@ def mutant(random: Random, seeds: list[bytes]) -> bytes:
     for mutation in random.choices(MUTATIONS, k=random.choice((1, 1, 1, 2, 3))):
         mutation(datagram, random, seeds)
     if random.random() < 0.5 and len(datagram) >= 8:
-        pack_into("<I", datagram, 4, crc32(memoryview(datagram)[8 : covered(bytes(datagram))], datagram[3]))
+        pack_into(
+            "<I",
+            datagram,
+            4,
+            crc32(memoryview(datagram)[8 : covered(bytes(datagram))], datagram[3]),
+        )
     return bytes(datagram)
 
 
 def covered(datagram: bytes) -> int:
     """Return where the checksum of a datagram ends."""
     try:
-        return codec._bare_bytes(datagram, datagram[3]) if datagram[3] & codec.BARE else len(datagram)
+        return (
+            codec._bare_bytes(datagram, datagram[3]) if datagram[3] & codec.BARE else len(datagram)
+        )
     except RemoteProtocolError:
         return len(datagram)
 
@@ -223,7 +234,10 @@ def shape(frame: Frame) -> tuple[type[Frame], str]:
 def test_the_corpus_holds_every_kind() -> None:
     assert {type(frame) for frame in FRAMES} == set(get_args(Frame))
     with_epoch = set(product((Data, Ack, Nak, Gone, Tail), ("view", "connection")))
-    assert {shape(frame) for frame in FRAMES if shape(frame)[1]} == {*with_epoch, (Close, "connection")}
+    assert {shape(frame) for frame in FRAMES if shape(frame)[1]} == {
+        *with_epoch,
+        (Close, "connection"),
+    }
     assert {Data, Ack, Nak, Gone, Tail} < {type(frame) for frame in FRAMES if not shape(frame)[1]}
 
 

@@ -22,14 +22,13 @@ from gapless.wire import (
     Unreliable,
     Vote,
     codec,
+    control_frames,
     decode,
     encode,
-    fields,
-    membership,
-    offers,
-    rosters,
+    primitives as fields,
+    roster,
+    state_offer,
 )
-from gapless.wire.fields import REASONS
 from gapless.wire.frames import (
     CONNECTION,
     Alive,
@@ -41,7 +40,8 @@ from gapless.wire.frames import (
     StateOffer,
     Suspect,
 )
-from gapless.wire.rules import STARTS
+from gapless.wire.primitives import REASONS
+from gapless.wire.validation import STARTS
 from tests.wire.samples import GOLDEN
 
 PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
@@ -53,9 +53,19 @@ KINDS = {
         *("OUT_OF_BAND", "OUT_OF_BAND_ACK", "UNRELIABLE", "CLOSE"),
     )
 } | {
-    getattr(membership, name): name
+    getattr(control_frames, name): name
     for name in (
-        *("JOIN", "LEAVE", "ALIVE", "SUSPECT", "NEW_VIEW", "ASK_VIEW", "BEACON", "MERGE_ASK", "MERGE_REPLY"),
+        *(
+            "JOIN",
+            "LEAVE",
+            "ALIVE",
+            "SUSPECT",
+            "NEW_VIEW",
+            "ASK_VIEW",
+            "BEACON",
+            "MERGE_ASK",
+            "MERGE_REPLY",
+        ),
         *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK"),
     )
 }
@@ -92,28 +102,34 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("JOIN", "offset", 20, [fields.PLACE]),
     ("ALIVE", "offset", 20, [fields.VIEW_ID]),
     ("SUSPECT", "offset", 20, [fields.COUNT]),
-    ("NEW_VIEW", "offset", 20, [fields.VIEW_ID, membership._PARTS]),
+    ("NEW_VIEW", "offset", 20, [fields.VIEW_ID, control_frames._PARTS]),
     ("BEACON", "offset", 20, [fields.VIEW_ID, fields.COUNT]),
-    ("MERGE_ASK", "offset", 20, [membership._MERGE]),
-    ("MERGE_REPLY", "offset", 20, [membership._MERGE, fields.VIEW_ID]),
-    ("STATE_ASK", "offset", 20, [membership._ASK]),
-    ("STATE_OFFER", "offset", 20, [membership._OFFER]),
-    ("STATE_PULL", "offset", 20, [membership._PULL]),
-    ("STATE_CHUNK", "offset", 20, [membership._CHUNK]),
-    ("Rosters", "offset", 0, [rosters._WHOLE]),
-    ("Rosters", "in a change", 0, [rosters._CHANGE]),
+    ("MERGE_ASK", "offset", 20, [control_frames._MERGE]),
+    ("MERGE_REPLY", "offset", 20, [control_frames._MERGE, fields.VIEW_ID]),
+    ("STATE_ASK", "offset", 20, [control_frames._ASK]),
+    ("STATE_OFFER", "offset", 20, [control_frames._OFFER]),
+    ("STATE_PULL", "offset", 20, [control_frames._PULL]),
+    ("STATE_CHUNK", "offset", 20, [control_frames._CHUNK]),
+    ("Rosters", "offset", 0, [roster._WHOLE]),
+    ("Rosters", "in a change", 0, [roster._CHANGE]),
     ("Rosters", "in a place", 0, [fields.ADDRESS, fields.PLACE]),
-    ("Offers", "offset", 0, [offers._OFFER]),
-    ("Offers", "in the aside", 0, [offers._ASIDE]),
+    ("Offers", "offset", 0, [state_offer._OFFER]),
+    ("Offers", "in the aside", 0, [state_offer._ASIDE]),
 ]
 SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8, "2s": 2}
 
 
-@pytest.mark.parametrize(("heading", "column", "start", "structs"), LAYOUTS, ids=[layout[0] for layout in LAYOUTS])
+@pytest.mark.parametrize(
+    ("heading", "column", "start", "structs"), LAYOUTS, ids=[layout[0] for layout in LAYOUTS]
+)
 def test_the_tables_have_the_offsets_and_sizes_of_the_code(
     heading: str, column: str, start: int, structs: list[Struct]
 ) -> None:
-    fields = [(int(row[0]), int(row[1])) for row in rows(heading, column) if row[0].isdigit() and row[1].isdigit()]
+    fields = [
+        (int(row[0]), int(row[1]))
+        for row in rows(heading, column)
+        if row[0].isdigit() and row[1].isdigit()
+    ]
     sizes = [SIZES[code] for struct in structs for code in re.findall(r"2s|[BHIQ]", struct.format)]
     assert [size for _, size in fields] == sizes
     assert [offset for offset, _ in fields] == [start + sum(sizes[:at]) for at in range(len(sizes))]
@@ -123,7 +139,9 @@ def test_the_tables_have_the_offsets_and_sizes_of_the_code(
 
 def test_the_kinds_are_those_of_the_code() -> None:
     kinds = rows("Frames", "kind")
-    named = {int(row[0], 16): re.sub(r"\W|#.*", "", row[1].partition("]")[0]) for row in kinds if row[1]}
+    named = {
+        int(row[0], 16): re.sub(r"\W|#.*", "", row[1].partition("]")[0]) for row in kinds if row[1]
+    }
     assert named == KINDS
     assert set(named) == set(codec._DECODERS)
     kept = [range(int(row[0][:4], 16), int(row[0][-4:], 16) + 1) for row in kinds if not row[1]]
@@ -132,16 +150,25 @@ def test_the_kinds_are_those_of_the_code() -> None:
 
 def test_the_flags_are_those_of_the_code() -> None:
     run = {"PIECE": PIECE, "BEGIN": BEGIN, "END": END, "NOT_BACK": NOT_BACK, "ACKED": ACKED}
-    assert flags_of("DATA") == {**run, "FIRST": codec.FIRST, "EPOCH": codec.EPOCH, "REPAIR": codec.REPAIR}
+    assert flags_of("DATA") == {
+        **run,
+        "FIRST": codec.FIRST,
+        "EPOCH": codec.EPOCH,
+        "REPAIR": codec.REPAIR,
+    }
     assert flags_of("TAIL") == {"STARTS": STARTS, "EPOCH": codec.EPOCH}
     assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NOT_BACK, "ALONE": ALONE}
     assert flags_of("UNRELIABLE") == {"NOT_BACK": NOT_BACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
-    assert flags_of("JOIN") == {"RELAY": membership.RELAY}
-    assert flags_of("ALIVE") == {"IN_VIEW": membership.IN_VIEW, "YOU": membership.YOU, "ANSWER": membership.ANSWER}
-    assert flags_of("SUSPECT") == {"PINS": membership.PINS}
-    assert flags_of("NEW_VIEW") == {"BASE": membership.BASE}
-    assert flags_of("MERGE_REPLY") == {"WILLING": membership.WILLING}
+    assert flags_of("JOIN") == {"RELAY": control_frames.RELAY}
+    assert flags_of("ALIVE") == {
+        "IN_VIEW": control_frames.IN_VIEW,
+        "YOU": control_frames.YOU,
+        "ANSWER": control_frames.ANSWER,
+    }
+    assert flags_of("SUSPECT") == {"PINS": control_frames.PINS}
+    assert flags_of("NEW_VIEW") == {"BASE": control_frames.BASE}
+    assert flags_of("MERGE_REPLY") == {"WILLING": control_frames.WILLING}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
     assert f"`ADDRESSED` {codec.ADDRESSED:#04x}" in section("Header")
     assert f"`BARE` {codec.BARE:#04x}" in section("Header")
@@ -161,10 +188,16 @@ def flags_of(heading: str) -> dict[str, int]:
 
 
 def test_the_epochs_are_those_of_the_code() -> None:
-    spans = [[int(end, 16) for end in re.findall(r"\w+", row[0])] for row in rows("Epochs", "epoch")[1:]]
+    spans = [
+        [int(end, 16) for end in re.findall(r"\w+", row[0])] for row in rows("Epochs", "epoch")[1:]
+    ]
     assert spans == [[1, 0xFFFFFFFF], [CONNECTION, U64_MAX]]
     for low, high in spans:
-        told = {epoch: encodes(Ack(ORIGIN, 1, 1, epoch)) for epoch in (low - 1, low, high, high + 1) if epoch}
+        told = {
+            epoch: encodes(Ack(ORIGIN, 1, 1, epoch))
+            for epoch in (low - 1, low, high, high + 1)
+            if epoch
+        }
         assert told == {epoch: low <= epoch <= high for epoch in told}
 
 
@@ -175,7 +208,9 @@ def test_the_sizes_are_those_of_the_code() -> None:
     for frame, layout in GOLDEN:
         name, with_epoch = KINDS[bytes.fromhex(layout)[0]], bool(getattr(frame, "epoch", 0))
         assert (
-            int(sizes[name][with_epoch]) + varying_bytes(frame) == len(bytes.fromhex(layout)) == codec.size_bytes(frame)
+            int(sizes[name][with_epoch]) + varying_bytes(frame)
+            == len(bytes.fromhex(layout))
+            == codec.size_bytes(frame)
         )
         told.add((name, with_epoch))
     assert told == {(name, at == 1) for name, row in sizes.items() for at in (0, 1) if row[at]}
@@ -194,7 +229,9 @@ def varying_bytes(frame: Frame) -> int:
     if isinstance(frame, Join):
         return len(frame.place.name.encode()) + len(frame.place.locator)
     if isinstance(frame, (NewView, StateOffer, StateChunk)):
-        return len(frame.body) + (20 if isinstance(frame, NewView) and frame.base is not None else 0)
+        return len(frame.body) + (
+            20 if isinstance(frame, NewView) and frame.base is not None else 0
+        )
     return 20 if isinstance(frame, Alive) and frame.view is not None else 0
 
 
@@ -230,24 +267,42 @@ def test_the_limits_are_those_of_the_code() -> None:
 
     most = limits.pop("messages in a DATA frame")
     assert (encodes(data(most, 0)), encodes(data(most + 1, 0))) == (True, False)
-    count, size = limits.pop("messages in another frame"), limits.pop("one message in another frame")
+    count, size = (
+        limits.pop("messages in another frame"),
+        limits.pop("one message in another frame"),
+    )
     assert (encodes(aside(count, 0)), encodes(aside(count + 1, 0))) == (True, False)
     assert (encodes(aside(1, size)), encodes(aside(1, size + 1))) == (True, False)
     assert codec.run_room_bytes(codec.DATAGRAM_MAX_BYTES, 1) == room_bytes - 8
     assert limits.pop("frame that is not DATA") == codec.size_bytes(aside(1, size))
     assert limits.pop("one message in a DATA frame") == MAX_PART_BYTES
-    ranges, span = limits.pop("ranges in a NAK or OUT_OF_BAND_ACK"), limits.pop("messages in a range")
+    ranges, span = (
+        limits.pop("ranges in a NAK or OUT_OF_BAND_ACK"),
+        limits.pop("messages in a range"),
+    )
     assert (encodes(nak(ranges)), encodes(nak(ranges + 1))) == (True, False)
-    assert (encodes(nak(ranges)._replace(epoch=1)), encodes(nak(ranges + 1)._replace(epoch=1))) == (True, False)
+    assert (encodes(nak(ranges)._replace(epoch=1)), encodes(nak(ranges + 1)._replace(epoch=1))) == (
+        True,
+        False,
+    )
     acks = [OutOfBandAck(ORIGIN, nak(many).ranges) for many in (ranges, ranges + 1)]
     assert list(map(encodes, acks)) == [True, False]
-    assert (encodes(Nak(ORIGIN, ((1, span),))), encodes(Nak(ORIGIN, ((1, span + 1),)))) == (True, False)
+    assert (encodes(Nak(ORIGIN, ((1, span),))), encodes(Nak(ORIGIN, ((1, span + 1),)))) == (
+        True,
+        False,
+    )
     entries = limits.pop("entries in a VOTE or STABLE")
     for kind in (Vote, Stable):
         many = [Progress(Address(1, life), 0, 0) for life in range(entries + 1)]
-        assert (encodes(kind(ORIGIN, 1, tuple(many[1:]))), encodes(kind(ORIGIN, 1, tuple(many)))) == (True, False)
+        assert (
+            encodes(kind(ORIGIN, 1, tuple(many[1:]))),
+            encodes(kind(ORIGIN, 1, tuple(many))),
+        ) == (True, False)
     last_view = limits.pop("view that is an epoch")
-    assert (encodes(Ack(ORIGIN, 1, 1, last_view)), encodes(Ack(ORIGIN, 1, 1, last_view + 1))) == (True, False)
+    assert (encodes(Ack(ORIGIN, 1, 1, last_view)), encodes(Ack(ORIGIN, 1, 1, last_view + 1))) == (
+        True,
+        False,
+    )
     check_limits_of_the_group(limits)
     assert not limits, "a limit without a check"
     assert codec.run_room_bytes(1400) == 1318
@@ -261,15 +316,24 @@ def check_limits_of_the_group(limits: dict[str, int]) -> None:
         assert encodes(Join(Place(ORIGIN, "", b"l" * (locator + more)))) is fits
     members, entries = limits.pop("members in a SUSPECT"), limits.pop("entries in a STATE_ASK")
     parts = limits.pop("parts of a roster or an offer")
-    assert parts == rosters.PARTS_MAX_COUNT
+    assert parts == roster.PARTS_MAX_COUNT
     for more, fits in ((0, True), (1, False)):
-        assert encodes(Suspect(ORIGIN, tuple(Address(1, life) for life in range(members + more)))) is fits
+        assert (
+            encodes(Suspect(ORIGIN, tuple(Address(1, life) for life in range(members + more))))
+            is fits
+        )
         starts = tuple(Progress(Address(1, life), 0, 0) for life in range(entries + more))
         assert encodes(StateAsk(ORIGIN, 1, starts)) is fits
         assert encodes(StateOffer(ORIGIN, 1, 0, parts + more, b"x")) is fits
-    assert limits.pop("bytes of a part of a roster in a datagram of 1400 bytes") == codec.new_view_room_bytes(1400)
-    assert limits.pop("bytes of a part of an offer in a datagram of 1400 bytes") == codec.state_offer_room_bytes(1400)
-    assert limits.pop("bytes of the state in a datagram of 1400 bytes") == codec.state_chunk_room_bytes(1400)
+    assert limits.pop(
+        "bytes of a part of a roster in a datagram of 1400 bytes"
+    ) == codec.new_view_room_bytes(1400)
+    assert limits.pop(
+        "bytes of a part of an offer in a datagram of 1400 bytes"
+    ) == codec.state_offer_room_bytes(1400)
+    assert limits.pop(
+        "bytes of the state in a datagram of 1400 bytes"
+    ) == codec.state_chunk_room_bytes(1400)
 
 
 def test_the_annotated_bytes_are_the_datagram_of_the_example() -> None:

@@ -11,11 +11,13 @@ from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U32_MAX, U64_MAX, Address, Place, Roster, ViewId
 from gapless.wire.codec import SEQNO_MAX
 from gapless.wire.frames import Progress, Range
-from gapless.wire.offers import Offer, decode_offer, encode_offer
-from gapless.wire.rosters import decode_roster, encode_roster, is_change, split
+from gapless.wire.roster import decode_roster, encode_roster, is_change, split
+from gapless.wire.state_offer import Offer, decode_offer, encode_offer
 from tests.wire.samples import locators, names, ranges, starts, u64
 
-A, B, C, D = (Place(Address(node, 1), name, b"") for node, name in ((1, "a"), (2, ""), (3, "c"), (4, "d")))
+A, B, C, D = (
+    Place(Address(node, 1), name, b"") for node, name in ((1, "a"), (2, ""), (3, "c"), (4, "d"))
+)
 B2 = Place(Address(2, 2), "", b"elsewhere")
 VIEW = ViewId(7, A.address)
 BASE = Roster(ViewId(6, A.address), (A, B, C))
@@ -24,7 +26,9 @@ BASE = Roster(ViewId(6, A.address), (A, B, C))
 
 
 @st.composite
-def some_places(draw: st.DrawFn, nodes: list[int], *, taken: set[str], named: bool = False) -> list[Place]:
+def some_places(
+    draw: st.DrawFn, nodes: list[int], *, taken: set[str], named: bool = False
+) -> list[Place]:
     """One place for each of the nodes, with names that nobody has yet."""
     found = []
     for node in nodes:
@@ -32,7 +36,13 @@ def some_places(draw: st.DrawFn, nodes: list[int], *, taken: set[str], named: bo
         if name in taken or not name:
             name = f"n{len(taken)}-{node}" if named else ""
         taken |= {name} - {""}
-        found.append(Place(Address(node, draw(st.integers(1, 3) | st.integers(4, U64_MAX))), name, draw(locators)))
+        found.append(
+            Place(
+                Address(node, draw(st.integers(1, 3) | st.integers(4, U64_MAX))),
+                name,
+                draw(locators),
+            )
+        )
     return found
 
 
@@ -44,7 +54,11 @@ def rosters(draw: st.DrawFn) -> Roster:
     taken: set[str] = set()
     places = draw(some_places(draw(node_lists.filter(len)), taken=taken))
     lives = {place.address for place in places}
-    away = [p for p in draw(some_places(draw(node_lists), taken=taken, named=True)) if p.address not in lives]
+    away = [
+        p
+        for p in draw(some_places(draw(node_lists), taken=taken, named=True))
+        if p.address not in lives
+    ]
     number = draw(st.integers(1, U32_MAX))
     return Roster(ViewId(number, places[0].address), tuple(places), tuple(away))
 
@@ -61,7 +75,11 @@ def changes(draw: st.DrawFn) -> tuple[Roster, Roster]:
     places = (*stay, *new) or (base.places[0],)
     taken |= {place.name for place in places}
     lives = {place.address for place in places}
-    left = [p for p in (*base.places, *base.away) if p.name and p.name not in taken and p.address not in lives]
+    left = [
+        p
+        for p in (*base.places, *base.away)
+        if p.name and p.name not in taken and p.address not in lives
+    ]
     by_name = {place.name: place for place in left if draw(st.booleans())}
     away = {place.address: place for place in by_name.values()}
     return base, Roster(ViewId(base.id.number + 1, places[0].address), places, tuple(away.values()))
@@ -108,7 +126,9 @@ def test_what_is_no_change_is_not_told_as_one(base: Roster, roster: Roster) -> N
         ((A, C, B._replace(locator=b"moved")), True),
     ],
 )
-def test_who_stays_keeps_the_order_and_who_is_new_is_behind(places: tuple[Place, ...], *, expected: bool) -> None:
+def test_who_stays_keeps_the_order_and_who_is_new_is_behind(
+    places: tuple[Place, ...], *, expected: bool
+) -> None:
     roster = Roster(ViewId(7, places[0].address), places)
     assert is_change(roster, BASE) is expected
 
@@ -139,12 +159,16 @@ def raw_place(place: Place) -> bytes:
     return pack("<QQBB", *place.address, len(name), len(place.locator)) + name + place.locator
 
 
-def raw_whole(*places: Place, away: tuple[Place, ...] = (), counts: tuple[int, int] | None = None) -> bytes:
+def raw_whole(
+    *places: Place, away: tuple[Place, ...] = (), counts: tuple[int, int] | None = None
+) -> bytes:
     told = b"".join(map(raw_place, (*places, *away)))
     return pack("<BHH", 0, *(counts or (len(places), len(away)))) + told
 
 
-def raw_change(gone: tuple[int, ...], *new: Place, counts: tuple[int, int, int] | None = None) -> bytes:
+def raw_change(
+    gone: tuple[int, ...], *new: Place, counts: tuple[int, int, int] | None = None
+) -> bytes:
     head = pack("<BHHH", 1, *(counts or (len(gone), len(new), 0)))
     return head + pack(f"<{len(gone)}H", *gone) + b"".join(map(raw_place, new))
 
@@ -230,7 +254,10 @@ def test_a_roster_that_breaks_the_rules_is_not_told(roster: Roster) -> None:
 @pytest.mark.parametrize("base", [None, BASE], ids=["whole", "change"])
 def test_hostile_bytes_give_a_roster_or_a_reason(base: Roster | None) -> None:
     random = Random(1)
-    seeds = [encode_roster(Roster(VIEW, (A, C, B2), (D,)), base), encode_roster(Roster(VIEW, (A, B), (C, D)), base)]
+    seeds = [
+        encode_roster(Roster(VIEW, (A, C, B2), (D,)), base),
+        encode_roster(Roster(VIEW, (A, B), (C, D)), base),
+    ]
     seen: Counter[str] = Counter()
     for _ in range(30_000):
         body = spoiled(random.choice(seeds), random)
@@ -241,7 +268,14 @@ def test_hostile_bytes_give_a_roster_or_a_reason(base: Roster | None) -> None:
         else:
             seen["decoded"] += 1
             assert encode_roster(roster, base) == body
-    assert seen.keys() == {"length", "flags", "member", "name", *(["order"] if base else []), "decoded"}
+    assert seen.keys() == {
+        "length",
+        "flags",
+        "member",
+        "name",
+        *(["order"] if base else []),
+        "decoded",
+    }
     assert 30_000 // 100 < seen["decoded"] < 30_000 // 2
 
 
@@ -249,14 +283,20 @@ def spoiled(body: bytes, random: Random) -> bytes:
     """Set a byte or two, or cut out, repeat or add some."""
     changed = bytearray(body)
     for _ in range(random.choice((1, 1, 2))):
-        at = random.randrange(len(changed)) if random.random() < 0.5 else random.randrange(min(len(changed), 24))
+        at = (
+            random.randrange(len(changed))
+            if random.random() < 0.5
+            else random.randrange(min(len(changed), 24))
+        )
         what = random.randrange(5)
         if what == 0:
             del changed[at : at + random.choice((1, 2, 8, 16, 18, 32))]
         elif what == 1:
             changed[at:at] = changed[at : at + random.choice((1, 2, 8, 16, 18, 32))]
         elif changed:
-            changed[at] = random.choice((0, 1, 2, 3, changed[at] ^ 1 << random.randrange(8), 0x7F, 0xFF))
+            changed[at] = random.choice(
+                (0, 1, 2, 3, changed[at] ^ 1 << random.randrange(8), 0x7F, 0xFF)
+            )
         if not changed:
             break
     return bytes(changed)
@@ -291,7 +331,9 @@ def offers(draw: st.DrawFn) -> Offer:
     hashes = draw(st.lists(st.binary(min_size=16, max_size=16), min_size=count, max_size=count))
     origins = sorted(entry.origin for entry in draw(starts))
     aside = tuple((origin, draw(ranges(1))) for origin in origins)
-    return Offer(size_bytes, block_bytes, draw(starts), aside, tuple(hashes), draw(st.integers(0, U32_MAX)))
+    return Offer(
+        size_bytes, block_bytes, draw(starts), aside, tuple(hashes), draw(st.integers(0, U32_MAX))
+    )
 
 
 @given(offers())
@@ -304,7 +346,14 @@ def test_an_offer_survives(offer: Offer) -> None:
 
 
 HASH = b"0123456789abcdef"
-OFFER = Offer(9, 4, (Progress(A.address, 5, 6),), ((C.address, ((1, 2), (4, 4))),), (HASH, HASH[::-1], HASH), 7)
+OFFER = Offer(
+    9,
+    4,
+    (Progress(A.address, 5, 6),),
+    ((C.address, ((1, 2), (4, 4))),),
+    (HASH, HASH[::-1], HASH),
+    7,
+)
 FAR: tuple[Range, ...] = ((1, SEQNO_MAX),)
 
 
@@ -313,7 +362,9 @@ def test_an_offer_has_exactly_these_bytes() -> None:
     digest = pack("<QQQQ", 1, 1, 5, 6)
     aside = pack("<QQIQQQQ", 3, 1, 2, 1, 2, 4, 4)
     assert encode_offer(OFFER) == head + digest + aside + HASH + HASH[::-1] + HASH
-    assert encode_offer(Offer(0, 1, (), (), ())) == bytes.fromhex(f"{'00' * 8} 01000000 00000000 0000 0000")
+    assert encode_offer(Offer(0, 1, (), (), ())) == bytes.fromhex(
+        f"{'00' * 8} 01000000 00000000 0000 0000"
+    )
     far = OFFER._replace(aside=((C.address, FAR),))
     assert decode_offer(encode_offer(far)) == far
 
@@ -331,7 +382,11 @@ BAD_OFFERS: list[tuple[str, str, bytes]] = [
     ("length", "more streams than bytes", raw_offer(0, 1, digest=0xFFFF)),
     ("length", "more aside than bytes", raw_offer(0, 1, aside=0xFFFF)),
     ("length", "more ranges than bytes", raw_offer(0, 1, pack("<QQI", 1, 1, U32_MAX), aside=1)),
-    ("length", "half of the second aside", raw_offer(0, 1, pack("<QQIQQ", 1, 1, 1, 1, 1) + b"x" * 4, aside=2)),
+    (
+        "length",
+        "half of the second aside",
+        raw_offer(0, 1, pack("<QQIQQ", 1, 1, 1, 1, 1) + b"x" * 4, aside=2),
+    ),
     ("range", "blocks of nothing", raw_offer(0, 0)),
     ("range", "a state beyond all", raw_offer(SEQNO_MAX + 1, U32_MAX)),
     ("range", "a range that falls", raw_offer(0, 1, pack("<QQIQQ", 1, 1, 1, 2, 1), aside=1)),

@@ -10,9 +10,9 @@ from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.run import ACKED, BEGIN, PIECE, Run, RunWithin
 from gapless.wire import Ack, Data, Frame, decode, encode
+from gapless.wire.coalesce import decode_together
 from gapless.wire.codec import SEQNO_MAX, cut
 from gapless.wire.frames import CONNECTION, Datagram
-from gapless.wire.together import decode_together
 
 A, B = Address(1, 1), Address(2, 1)
 GROUP = 7
@@ -20,12 +20,23 @@ GROUP = 7
 Said = tuple[object, ...]
 
 
-def run(first: int, count: int = 1, origin: Address = A, size_bytes: int = 20, flags: int = 0, sent_ns: int = 5) -> Run:
+def run(
+    first: int,
+    count: int = 1,
+    origin: Address = A,
+    size_bytes: int = 20,
+    flags: int = 0,
+    sent_ns: int = 5,
+) -> Run:
     messages = [b"%d %d" % (origin.node, seqno) for seqno in range(first, first + count)]
-    return Run.of(origin, first, [message.ljust(size_bytes) for message in messages], flags, 3, sent_ns)
+    return Run.of(
+        origin, first, [message.ljust(size_bytes) for message in messages], flags, 3, sent_ns
+    )
 
 
-def plain(first: int, count: int = 1, origin: Address = A, *, bare: bool = False, **how: int) -> bytes:
+def plain(
+    first: int, count: int = 1, origin: Address = A, *, bare: bool = False, **how: int
+) -> bytes:
     return encode(GROUP, origin, [Data(run(first, count, origin, **how))], None, bare)
 
 
@@ -47,7 +58,14 @@ def one_by_one(datagrams: Iterable[bytes]) -> dict[bytes, list[Said]]:
 def messages(frames: Sequence[Frame], *where: object) -> Iterable[Said]:
     for frame in frames:
         if isinstance(frame, Data):
-            about = frame.run.origin, frame.run.flags, frame.run.view, frame.run.sent_ns, *frame[1:], *where
+            about = (
+                frame.run.origin,
+                frame.run.flags,
+                frame.run.view,
+                frame.run.sent_ns,
+                *frame[1:],
+                *where,
+            )
             yield from ((seqno, message, *about) for seqno, message in frame.run)
         else:
             yield (frame, *where)
@@ -76,7 +94,9 @@ def sizes(datagrams: Sequence[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_neighbours_become_one_run(bare: bool) -> None:
-    datagrams = [plain(first, count, bare=bare) for first, count in ((1, 3), (4, 1), (5, 40), (45, 1))]
+    datagrams = [
+        plain(first, count, bare=bare) for first, count in ((1, 3), (4, 1), (5, 40), (45, 1))
+    ]
     ((said, times),) = decode_together(datagrams)
     assert not isinstance(said, RemoteProtocolError)
     assert said.frames == (Data(run(1, 45)),)
@@ -92,7 +112,14 @@ def test_senders_that_take_turns_have_a_run_each() -> None:
 def test_what_a_sender_says_stays_in_its_order() -> None:
     """An ack between two runs of its sender ends the run; one of somebody else does not."""
     ack = Ack(B, 3, 4)
-    datagrams = [plain(1), plain(2), encode(GROUP, A, [ack]), plain(3), encode(GROUP, B, [ack]), plain(4)]
+    datagrams = [
+        plain(1),
+        plain(2),
+        encode(GROUP, A, [ack]),
+        plain(3),
+        encode(GROUP, B, [ack]),
+        plain(4),
+    ]
     assert sizes(datagrams) == [2, 1, 1, 2]
     assert at_once(datagrams) == one_by_one(datagrams)
 
@@ -152,15 +179,21 @@ def test_a_datagram_that_is_whole_and_says_something_else_is_not_taken_for_the_n
     assert at_once(datagrams) == one_by_one(datagrams)
 
 
-@given(st.lists(st.tuples(st.sampled_from((A, B)), st.integers(1, 6), st.integers(1, 3)), max_size=20))
-def test_any_datagrams_say_together_what_they_say_one_by_one(said: list[tuple[Address, int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from((A, B)), st.integers(1, 6), st.integers(1, 3)), max_size=20)
+)
+def test_any_datagrams_say_together_what_they_say_one_by_one(
+    said: list[tuple[Address, int, int]],
+) -> None:
     datagrams = [plain(first, count, origin) for origin, first, count in said]
     assert at_once(datagrams) == one_by_one(datagrams)
 
 
 def test_a_run_does_not_outgrow_the_largest_frame() -> None:
     datagrams = [plain(at, size_bytes=1000) for at in range(1, 400)]
-    found = [said for said, _ in decode_together(datagrams) if not isinstance(said, RemoteProtocolError)]
+    found = [
+        said for said, _ in decode_together(datagrams) if not isinstance(said, RemoteProtocolError)
+    ]
     runs = [frame.run for said in found for frame in said.frames if isinstance(frame, Data)]
     assert len(runs) == 2
     assert max(one.size_bytes for one in runs) < 258_000
@@ -168,7 +201,9 @@ def test_a_run_does_not_outgrow_the_largest_frame() -> None:
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_large_datagrams_become_one_run_and_are_copied_only_if_somebody_wants_them_so(bare: bool) -> None:
+def test_large_datagrams_become_one_run_and_are_copied_only_if_somebody_wants_them_so(
+    bare: bool,
+) -> None:
     whole = run(1, 200, size_bytes=1000)
     datagrams = cut(encode(GROUP, A, [Data(whole)], None, bare), 65_000)
     assert len(datagrams) == 4

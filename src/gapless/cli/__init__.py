@@ -12,6 +12,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.stderr.write(f"gapless: {error.name} is not installed; run: pip install 'gapless[cli]'\n")
+        sys.stderr.write(
+            f"gapless: {error.name} is not installed; run: pip install 'gapless[cli]'\n"
+        )
         sys.exit(2)
     sys.exit(run(sys.argv[1:]))

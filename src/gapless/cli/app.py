@@ -1,7 +1,7 @@
 """The list of commands, and the one place that turns errors into a line and an exit code.
 
-Exit codes: 0 all is well; 1 the command did its work and found violations; 2 the input was wrong (one line says what,
-what was expected and what to do); 130 interrupted.
+Exit codes: 0 all is well; 1 the command did its work and found violations; 2 the input was wrong
+(one line says what, what was expected and what to do); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,20 @@ def cli() -> None:
 
 for command in (
     *(chat, send, listen, collect, spool, pipeline, top, doctor, bench, soak, chaos),
-    *(sim, shrink, scenario, explore, mutants, compare, sweep, verify, report, config, behaviours, demo),
+    *(
+        sim,
+        shrink,
+        scenario,
+        explore,
+        mutants,
+        compare,
+        sweep,
+        verify,
+        report,
+        config,
+        behaviours,
+        demo,
+    ),
 ):
     cli.add_command(command)
 
@@ -66,7 +79,8 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(error.format_message(), _where(error))
     except (GaplessError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            # The reader has gone away; python would complain once more when it closes standard output.
+            # The reader has gone away; python would complain once more when it closes standard
+            # output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return _complain(str(error), None)

@@ -1,8 +1,9 @@
 """``gapless behaviours``: every behaviour of the ledger, and the tests that show it.
 
-The ledger is docs/behaviours.md: each row of a table whose first cell is an id (N4-24) is one behaviour. A test names
-what it shows by a mark, ``@pytest.mark.behaviour("N4-24")``, on the function, on its class or for the whole module
-(``pytestmark``). Both are read as text: no test is imported or run.
+The ledger is docs/behaviours.md: each row of a table whose first cell is an id (N4-24) is one
+behaviour. A test names what it shows by a mark, ``@pytest.mark.behaviour("N4-24")``, on the
+function, on its class or for the whole module (``pytestmark``). Both are read as text: no test is
+imported or run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -62,14 +63,17 @@ class Ledger(NamedTuple):
 
 @click.command()
 @click.option(
-    "--root", type=click.Path(path_type=Path), default=None, help="The checkout (default: from here upwards)."
+    "--root",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The checkout (default: from here upwards).",
 )
 @json_option
 def behaviours(root: Path | None, as_json: bool) -> int:
     """List every documented behaviour and the tests that show it.
 
-    Reads docs/behaviours.md and the marks in tests/ of a checkout. Exits with 1 if a behaviour has no test, or if a
-    test names one that is not in the list.
+    Reads docs/behaviours.md and the marks in tests/ of a checkout. Exits with 1 if a behaviour has
+    no test, or if a test names one that is not in the list.
     """
     ledger = read_ledger(find_root(Path.cwd()) if root is None else root)
     if as_json:
@@ -80,7 +84,10 @@ def behaviours(root: Path | None, as_json: bool) -> int:
 
 
 def _show(ledger: Ledger) -> None:
-    rows = [(name, text, _shortened(ledger.tests.get(name, []))) for name, text in ledger.behaviours.items()]
+    rows = [
+        (name, text, _shortened(ledger.tests.get(name, [])))
+        for name, text in ledger.behaviours.items()
+    ]
     shown = len(rows) - len(ledger.untested)
     screen = console()
     screen.print(make_table("Behaviours", ("id", "behaviour", "tests"), rows))
@@ -88,7 +95,9 @@ def _show(ledger: Ledger) -> None:
     for name in ledger.untested:
         screen.print(f"no test shows {name}", highlight=False)
     for name in ledger.unknown:
-        screen.print(f"{name} is not in {PAGE}: see {', '.join(ledger.tests[name])}", highlight=False)
+        screen.print(
+            f"{name} is not in {PAGE}: see {', '.join(ledger.tests[name])}", highlight=False
+        )
 
 
 def _shortened(tests: list[str]) -> str:
@@ -102,22 +111,30 @@ def find_root(start: Path) -> Path:
     for folder in (start, *start.parents):
         if (folder / PAGE).is_file():
             return folder
-    raise LedgerError(f"there is no {PAGE} in {start} or above it: go to a checkout, or name one with --root")
+    raise LedgerError(
+        f"there is no {PAGE} in {start} or above it: go to a checkout, or name one with --root"
+    )
 
 
 def read_ledger(root: Path) -> Ledger:
     """Return the ledger of the checkout ``root``, with the tests that are marked there."""
     for part in (PAGE, TESTS):
         if not (root / part).exists():
-            raise LedgerError(f"{root} is no checkout of Gapless: there is no {part} in it; name one with --root")
+            raise LedgerError(
+                f"{root} is no checkout of Gapless: there is no {part} in it; name one with --root"
+            )
     behaviours = _rows(_text(root / PAGE))
     if not behaviours:
-        raise LedgerError(f"{root / PAGE} has no row that begins with an id, such as | N4-24 | ... |")
+        raise LedgerError(
+            f"{root / PAGE} has no row that begins with an id, such as | N4-24 | ... |"
+        )
     tests: dict[str, list[str]] = {}
     for path in sorted((root / TESTS).rglob("test_*.py")):
         for test, name in marks(_text(path), str(path)):
             tests.setdefault(name, []).append(f"{path.relative_to(root).as_posix()}::{test}")
-    in_order = [name for name in behaviours if name in tests] + sorted(tests.keys() - behaviours.keys())
+    in_order = [name for name in behaviours if name in tests] + sorted(
+        tests.keys() - behaviours.keys()
+    )
     return Ledger(behaviours, {name: tests[name] for name in in_order})
 
 
@@ -167,7 +184,9 @@ def _pytestmarks(parent: ast.Module | ast.ClassDef) -> Iterator[ast.expr]:
     for node in parent.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
-        if value is not None and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets):
+        if value is not None and any(
+            isinstance(target, ast.Name) and target.id == "pytestmark" for target in targets
+        ):
             yield value
 
 
@@ -178,5 +197,7 @@ def _ids(value: ast.expr, path: str) -> Iterator[str]:
             continue
         for argument in node.args:
             if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-                raise LedgerError(f'{path}:{node.lineno}: a behaviour mark names ids as plain text, such as "N4-24"')
+                raise LedgerError(
+                    f'{path}:{node.lineno}: a behaviour mark names ids as plain text, such as "N4-24"'
+                )
             yield argument.value

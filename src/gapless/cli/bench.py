@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.joining import seconds as duration, traced
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar, read_config
+from gapless.cli.group_options import seconds as duration, traced
+from gapless.cli.rendering import (
+    console,
+    json_option,
+    knob_options,
+    make_table,
+    print_json,
+    progress_bar,
+    read_config,
+)
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,18 +26,38 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless.bench.cells import Figure, Plan, RoundTrips, Skipped
+    from gapless_lab.bench.matrix import Figure, Plan, RoundTrips, Skipped
 
 
 @click.command()
-@click.option("--members", default=3, show_default=True, metavar="N", type=int, help="Processes of the group.")
+@click.option(
+    "--members", default=3, show_default=True, metavar="N", type=int, help="Processes of the group."
+)
 @click.option("--senders", metavar="N", type=int, help="Members that send; all by default.")
-@click.option("--size", default="100,1000,10000", show_default=True, metavar="BYTES,…", help="Sizes of a message.")
-@click.option("--transport", default="udp", show_default=True, metavar="NAME,…", help="Transports, such as udp,tcp.")
-@click.option("--loss", default="0", show_default=True, metavar="SHARE,…", help="Share of datagrams to lose.")
-@click.option("--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"]))
+@click.option(
+    "--size",
+    default="100,1000,10000",
+    show_default=True,
+    metavar="BYTES,…",
+    help="Sizes of a message.",
+)
+@click.option(
+    "--transport",
+    default="udp",
+    show_default=True,
+    metavar="NAME,…",
+    help="Transports, such as udp,tcp.",
+)
+@click.option(
+    "--loss", default="0", show_default=True, metavar="SHARE,…", help="Share of datagrams to lose."
+)
+@click.option(
+    "--mode", default="multicast", show_default=True, type=click.Choice(["multicast", "unicast"])
+)
 @click.option("--rtt", is_flag=True, help="Measure requests and their answers instead.")
-@click.option("--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement.")
+@click.option(
+    "--seconds", default=3.0, show_default=True, type=duration, help="Length of one measurement."
+)
 @traced
 @knob_options
 @json_option
@@ -52,10 +80,11 @@ def bench(
 ) -> int:
     """Measure groups of real processes on this machine, one after the other, for every size, transport and loss.
 
-    Members send as fast as they are let. Every message carries a number, and every receiver checks all of them: lost,
-    duplicated and out_of_order have to be 0, else the exit code is 1. Speed is that of the slowest receiver.
+    Members send as fast as they are let. Every message carries a number, and every receiver checks
+    all of them: lost, duplicated and out_of_order have to be 0, else the exit code is 1. Speed is
+    that of the slowest receiver.
     """
-    from gapless.bench.cells import Plan, Skipped, conditions, measure
+    from gapless_lab.bench.matrix import Plan, Skipped, conditions, measure
 
     plan = Plan(
         members=members,
@@ -72,14 +101,19 @@ def bench(
     )
     about = conditions(plan)
     found: list[Figure | RoundTrips | Skipped] = []
-    with progress_bar("measure", len(plan.cells), quiet=as_json or not sys.stderr.isatty()) as progress:
+    with progress_bar(
+        "measure", len(plan.cells), quiet=as_json or not sys.stderr.isatty()
+    ) as progress:
         for figure in measure(plan):
             found.append(figure)
             progress(len(found))
     skipped = [figure for figure in found if isinstance(figure, Skipped)]
     made = [figure for figure in found if not isinstance(figure, Skipped)]
     if as_json:
-        rows, left_out = [figure._asdict() for figure in made], [figure._asdict() for figure in skipped]
+        rows, left_out = (
+            [figure._asdict() for figure in made],
+            [figure._asdict() for figure in skipped],
+        )
         print_json({"conditions": about, "figures": rows, "skipped": left_out})
     else:
         _show(plan, about, made, skipped)
@@ -93,7 +127,9 @@ def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, .
         raise ConfigError(f"{option} {text}: expected numbers with commas between them") from None
 
 
-def changed_knobs(profile: str | None, config_file: Path | None, properties: str | None) -> dict[str, Any]:
+def changed_knobs(
+    profile: str | None, config_file: Path | None, properties: str | None
+) -> dict[str, Any]:
     """Return the knobs that differ from what they are by default."""
     from gapless.config import Config
 
@@ -110,7 +146,9 @@ def _show(plan: Plan, about: dict[str, object], made: list[Any], skipped: list[S
     screen.print(", ".join(f"{key} {value}" for key, value in about.items()), style="dim")
     if made:
         screen.print(_round_trips(made) if plan.rtt else _throughput(made))
-    for (transport, reason), count in Counter((figure.transport, figure.reason) for figure in skipped).items():
+    for (transport, reason), count in Counter(
+        (figure.transport, figure.reason) for figure in skipped
+    ).items():
         screen.print(f"skipped {count} of {transport}: {reason}", style="yellow")
 
 
@@ -140,5 +178,8 @@ def _verdict(figure: Figure) -> str:
 
 def _round_trips(made: list[RoundTrips]) -> Table:
     columns = ("transport", "bytes", "loss", "requests", "p50 µs", "p99 µs", "p99.9 µs")
-    rows = [(f.transport, f.size_bytes, f"{f.loss:.1%}", f.requests, f.p50_us, f.p99_us, f.p99_9_us) for f in made]
+    rows = [
+        (f.transport, f.size_bytes, f"{f.loss:.1%}", f.requests, f.p50_us, f.p99_us, f.p99_9_us)
+        for f in made
+    ]
     return make_table("Request and answer", columns, rows)

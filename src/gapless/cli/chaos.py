@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from gapless.cli.joining import note
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.group_options import note
+from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark_gapless.chaos.plan import Plan
-    from pyspark_gapless.chaos.run import Result
+    from gapless_lab.chaos.plan import Plan
+    from gapless_lab.chaos.runner import Result
 
 MOST_SHOWN = 20
 """So many findings are printed of each seed."""
@@ -27,18 +34,69 @@ MOST_SHOWN = 20
 
 @click.command()
 @click.option(
-    "--seeds", default=20, show_default=True, metavar="N", type=click.IntRange(1, 100_000), help="How many seeds."
+    "--seeds",
+    default=20,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(1, 100_000),
+    help="How many seeds.",
 )
-@click.option("--first", default=1, show_default=True, metavar="N", type=int, help="The first of them.")
-@click.option("--seed", "only", metavar="N", type=int, help="Run this seed alone, such as one that has failed.")
+@click.option(
+    "--first", default=1, show_default=True, metavar="N", type=int, help="The first of them."
+)
+@click.option(
+    "--seed",
+    "only",
+    metavar="N",
+    type=int,
+    help="Run this seed alone, such as one that has failed.",
+)
 @click.option("--producers", default=2, show_default=True, metavar="N", type=int, help="Producers.")
-@click.option("--rate", default=100, show_default=True, metavar="N", type=int, help="Messages a second of each.")
-@click.option("--loss", default=0.02, show_default=True, metavar="SHARE", type=float, help="Datagrams to lose.")
-@click.option("--group-kills", default=4, show_default=True, metavar="N", type=int, help="Of producers and collector.")
-@click.option("--spark-kills", default=3, show_default=True, metavar="N", type=int, help="Of driver and executors.")
-@click.option("--back-pressure", is_flag=True, help="Stop Spark until the spool is full, instead of killing anything.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where it all happens; a temporary folder by default.")
-@click.option("--keep", is_flag=True, help="Keep the folders of all seeds, not only of those that fail.")
+@click.option(
+    "--rate",
+    default=100,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Messages a second of each.",
+)
+@click.option(
+    "--loss",
+    default=0.02,
+    show_default=True,
+    metavar="SHARE",
+    type=float,
+    help="Datagrams to lose.",
+)
+@click.option(
+    "--group-kills",
+    default=4,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Of producers and collector.",
+)
+@click.option(
+    "--spark-kills",
+    default=3,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Of driver and executors.",
+)
+@click.option(
+    "--back-pressure",
+    is_flag=True,
+    help="Stop Spark until the spool is full, instead of killing anything.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where it all happens; a temporary folder by default.",
+)
+@click.option(
+    "--keep", is_flag=True, help="Keep the folders of all seeds, not only of those that fail."
+)
 @json_option
 def chaos(
     *,
@@ -53,26 +111,33 @@ def chaos(
 ) -> int:
     """Kill producers, the collector, the Spark driver and executors under load, and judge the table that comes of it.
 
-    Each seed draws who is killed and when. The processes are real: producers on a network that loses datagrams, gapless
-    collect, and a Spark cluster on this machine that writes a table of Parquet files. In the end every acknowledged
-    message has to be in the table once, and each stream in order. The exit code is 1 if that is not so; the folder of
-    a seed that fails is kept. docs/chaos.md says more.
+    Each seed draws who is killed and when. The processes are real: producers on a network that
+    loses datagrams, gapless collect, and a Spark cluster on this machine that writes a table of
+    Parquet files. In the end every acknowledged message has to be in the table once, and each
+    stream in order. The exit code is 1 if that is not so; the folder of a seed that fails is kept.
+    docs/chaos.md says more.
     """
     try:
-        import pyspark_gapless.chaos.run as running
-        from pyspark_gapless.chaos.plan import Plan
+        import gapless_lab.chaos.runner as running
+        from gapless_lab.chaos.plan import Plan
     except ImportError as error:
-        raise ConfigError(f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'") from None
+        raise ConfigError(
+            f"{error}: gapless chaos needs Spark; pip install 'gapless[spark]'"
+        ) from None
 
     if not Path("/proc/self/stat").exists():
-        raise ConfigError("gapless chaos finds the processes that it kills under /proc; run it on Linux")
+        raise ConfigError(
+            "gapless chaos finds the processes that it kills under /proc; run it on Linux"
+        )
     numbers = range(first, first + seeds) if only is None else [only]
     if back_pressure:
         numbers = numbers[:1]
     plans = [Plan(seed=number, **drawn) for number in numbers]
     found: list[Result] = []
     with _progress(plans, quiet=as_json) as show:
-        for result in running.chaos(plans, folder=folder, keep=keep, back_pressure=back_pressure, tell=show):
+        for result in running.chaos(
+            plans, folder=folder, keep=keep, back_pressure=back_pressure, tell=show
+        ):
             found.append(result)
             show(result.seed, "")
             if not as_json and not sys.stderr.isatty():
@@ -103,16 +168,25 @@ def _progress(plans: list[Plan], *, quiet: bool) -> Iterator[Callable[[int, str]
         task = progress.add_task("Spark starts", total=len(plans))
 
         def show(seed: int, what: str) -> None:
-            progress.update(task, description=f"seed {seed}: {what or 'done'}", advance=0 if what else 1)
+            progress.update(
+                task, description=f"seed {seed}: {what or 'done'}", advance=0 if what else 1
+            )
 
         yield show
 
 
 def _line(result: Result) -> str:
     verdict = result.verdict
-    struck = ", ".join(f"{victim} {count}" for victim, count in result.kills.items() if count) or "nobody"
+    struck = (
+        ", ".join(f"{victim} {count}" for victim, count in result.kills.items() if count)
+        or "nobody"
+    )
     figures = f"{verdict.acknowledged:,} acknowledged, {verdict.rows:,} rows"
-    wrong = "sound" if result.is_sound else f"WRONG, see {result.folder}: {'; '.join(verdict.findings[:3])}"
+    wrong = (
+        "sound"
+        if result.is_sound
+        else f"WRONG, see {result.folder}: {'; '.join(verdict.findings[:3])}"
+    )
     return f"seed {result.seed}: killed {struck}; {figures}; {result.seconds['all']:.0f} s; {wrong}"
 
 
@@ -134,13 +208,16 @@ def _show(results: list[Result], totals: dict[str, Any]) -> None:
     columns = ("seed", "kills", "acked", "rows", "missing", "repeated", "other", "s", "sound")
     screen.print(make_table("Killed under load, and what the table has", columns, rows))
     screen.print(
-        "kills of: producer, collector, driver, executor, Python worker, source beside the driver", style="dim"
+        "kills of: producer, collector, driver, executor, Python worker, source beside the driver",
+        style="dim",
     )
     for result in results:
         if result.pressure is not None:
             _show_pressure(result.pressure)
         if not result.is_sound:
-            screen.print(f"seed {result.seed} is in {result.folder}; once more: {result.plan.again}")
+            screen.print(
+                f"seed {result.seed} is in {result.folder}; once more: {result.plan.again}"
+            )
             for finding in result.verdict.findings[:MOST_SHOWN]:
                 screen.print(f"  {finding}", style="red", markup=False)
 
@@ -156,10 +233,17 @@ def _figures(found: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _show_pressure(seen: Mapping[str, Any]) -> None:
     memory = [
-        (name, *(round(size_bytes / 1e6, 1) for size_bytes in (samples[0], max(samples), samples[-1])))
+        (
+            name,
+            *(round(size_bytes / 1e6, 1) for size_bytes in (samples[0], max(samples), samples[-1])),
+        )
         for name, samples in seen["memory"].items()
         if samples
     ]
     rows = [(key.replace("_", " "), value) for key, value in seen.items() if key != "memory"]
     console().print(make_table("Spark stopped, the spool full", ("what", "found"), rows))
-    console().print(make_table("Memory while everything waited, MB", ("process", "first", "most", "last"), memory))
+    console().print(
+        make_table(
+            "Memory while everything waited, MB", ("process", "first", "most", "last"), memory
+        )
+    )

@@ -11,16 +11,16 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from gapless.cli.joining import group_options, joined, until_interrupted
+from gapless.cli.group_options import group_options, joined, until_interrupted
 from gapless.cli.listen import message_row, view_row, view_text
-from gapless.cli.output import json_option, print_json
+from gapless.cli.rendering import json_option, print_json
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.blocking import Group
-    from gapless.face.message import Message, ViewChange
+    from gapless.group.message import Message, ViewChange
 
 PROMPT = "> "
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -28,13 +28,16 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 @click.command()
 @click.argument("group")
-@click.option("--nick", metavar="NICK", help="What others see before your words; by default your login name.")
+@click.option(
+    "--nick", metavar="NICK", help="What others see before your words; by default your login name."
+)
 @group_options
 @json_option
 def chat(group: str, nick: str | None, as_json: bool, **options: Any) -> None:
     """Talk in GROUP: what you type goes to all, what others type is shown. The end of input, or Ctrl-C, ends it.
 
-    Every line travels as one message, "NICK: words", so that `gapless listen` and `gapless send` can take part.
+    Every line travels as one message, "NICK: words", so that `gapless listen` and `gapless send`
+    can take part.
     """
     screen = Screen(as_json=as_json)
     with until_interrupted(), joined(group, options) as member:
@@ -75,7 +78,7 @@ class Screen:
 
     def follow(self, group: Group) -> None:
         """Show what comes."""
-        from gapless.face.message import Message, ViewChange
+        from gapless.group.message import Message, ViewChange
 
         try:
             for item in group.events():

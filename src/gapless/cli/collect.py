@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gapless.cli.joining import (
+from gapless.cli.group_options import (
     attended,
     group_options,
     note,
@@ -23,7 +23,7 @@ from gapless.cli.joining import (
     served,
     until_interrupted,
 )
-from gapless.cli.output import json_option, print_json, read_config
+from gapless.cli.rendering import json_option, print_json, read_config
 from gapless.errors import ConfigError, GaplessError
 from gapless.units import GIB, KIB, MIB, format_duration, parse_size
 
@@ -57,9 +57,17 @@ def size(text: str) -> int:
     help="The folder of the spool; made if new.",
 )
 @click.option(
-    "--max-bytes", type=size, metavar="SIZE", help="What the spool may hold; 10GiB by default, 0 for no limit."
+    "--max-bytes",
+    type=size,
+    metavar="SIZE",
+    help="What the spool may hold; 10GiB by default, 0 for no limit.",
 )
-@click.option("--max-age", type=seconds, metavar="TIME", help="How old an unread message may get; no limit by default.")
+@click.option(
+    "--max-age",
+    type=seconds,
+    metavar="TIME",
+    help="How old an unread message may get; no limit by default.",
+)
 @click.option(
     "--on-full",
     type=click.Choice(["wait", "drop-oldest"]),
@@ -67,18 +75,35 @@ def size(text: str) -> int:
     show_default=True,
     help="At a limit: let senders wait, or drop what is oldest, read or not.",
 )
-@click.option("--segment-bytes", type=size, metavar="SIZE", help="Size of a file of the spool; 64MiB by default.")
-@click.option("--rotate", type=seconds, metavar="TIME", help="Age at which a new file is begun; 10min by default.")
-@click.option("--no-sync", is_flag=True, help="Do not wait for the disk: faster, but not safe if the power fails.")
+@click.option(
+    "--segment-bytes",
+    type=size,
+    metavar="SIZE",
+    help="Size of a file of the spool; 64MiB by default.",
+)
+@click.option(
+    "--rotate",
+    type=seconds,
+    metavar="TIME",
+    help="Age at which a new file is begun; 10min by default.",
+)
+@click.option(
+    "--no-sync",
+    is_flag=True,
+    help="Do not wait for the disk: faster, but not safe if the power fails.",
+)
 @click.option("--serve", metavar="[HOST:]PORT", help="Serve figures at /metrics, for Prometheus.")
 @group_options
 @json_option
-def collect(group: str, spool: Path, as_json: bool, no_sync: bool, serve: str | None, **options: Any) -> int:
+def collect(
+    group: str, spool: Path, as_json: bool, no_sync: bool, serve: str | None, **options: Any
+) -> int:
     """Keep everything that is sent to GROUP, in order, in the spool DIR, until Ctrl-C.
 
-    A message is acknowledged to its sender when it is on disk. When the spool is full senders wait, until readers have
-    read on. Ended or killed, the collector goes on where it was, if it is back within hold_timeout. With --json one
-    object a second and one at the end. docs/collector.md says more.
+    A message is acknowledged to its sender when it is on disk. When the spool is full senders wait,
+    until readers have read on. Ended or killed, the collector goes on where it was, if it is back
+    within hold_timeout. With --json one object a second and one at the end. docs/collector.md says
+    more.
     """
     from gapless.spool.collector import Collector
 
@@ -154,7 +179,9 @@ def _watch(collector: Collector, *, as_json: bool) -> None:
     shows = not as_json and sys.stderr.isatty()
     live: AbstractContextManager[Live | None] = nullcontext()
     if shows:
-        live = Live(line(before, None), console=Console(stderr=True), auto_refresh=False, transient=True)
+        live = Live(
+            line(before, None), console=Console(stderr=True), auto_refresh=False, transient=True
+        )
     with live as shown:
         while True:
             until_s = time.monotonic() + EVERY_S
@@ -200,7 +227,9 @@ def readers(now: Status) -> str:
     """Return the readers with what each has not read."""
     if not now.lag:
         return "no reader"
-    return "; ".join(f"{name} {lag:,} behind" if lag else f"{name} has all" for name, lag in now.lag.items())
+    return "; ".join(
+        f"{name} {lag:,} behind" if lag else f"{name} has all" for name, lag in now.lag.items()
+    )
 
 
 def short_size(size_bytes: int) -> str:
@@ -212,7 +241,19 @@ def short_size(size_bytes: int) -> str:
 
 
 def _summary(status: Status) -> str:
-    parts = [f"{status.messages:,} messages", f"{status.size_bytes / 1e6:,.1f} MB", f"{status.commits:,} commits"]
-    parts += [f"{count:,} {what}" for what, count in (("lost", status.lost), ("dropped", status.dropped)) if count]
-    parts += [f"{count:,} {what.replace('_', ' ')} not kept" for what, count in status.uncollected.items() if count]
+    parts = [
+        f"{status.messages:,} messages",
+        f"{status.size_bytes / 1e6:,.1f} MB",
+        f"{status.commits:,} commits",
+    ]
+    parts += [
+        f"{count:,} {what}"
+        for what, count in (("lost", status.lost), ("dropped", status.dropped))
+        if count
+    ]
+    parts += [
+        f"{count:,} {what.replace('_', ' ')} not kept"
+        for what, count in status.uncollected.items()
+        if count
+    ]
     return f"{status.group}: {', '.join(parts)}; the spool has {short_size(status.used_bytes)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.output import (
+from gapless.cli.rendering import (
     console,
     found_mutant,
     json_option,
@@ -26,22 +26,63 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from gapless.sim.compare import Cell, Comparison, SingleLoss
+    from gapless.sim.profile_cost import Cell, Comparison, SingleLoss
 
 _SHOWN_VIOLATIONS = 10
 
 
 @click.command()
-@click.option("--loss", default="0,1,5,10", show_default=True, metavar="LIST", help="Per cent of the frames lost.")
-@click.option("--profiles", default=None, metavar="LIST", help="Profiles to compare (default: all).")
-@click.option("--members", type=click.IntRange(2, 26), default=3, show_default=True, help="Members, all sending.")
-@click.option("--messages", type=click.IntRange(1, 100_000), default=300, show_default=True, help="Per member.")
 @click.option(
-    "--size", "size_bytes", type=click.IntRange(0, 1_000_000), default=100, show_default=True, help="Bytes per message."
+    "--loss",
+    default="0,1,5,10",
+    show_default=True,
+    metavar="LIST",
+    help="Per cent of the frames lost.",
 )
-@click.option("--pace", default="1ms", show_default=True, help="Time between two messages of a member: 1us to 1s.")
-@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
-@click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@click.option(
+    "--profiles", default=None, metavar="LIST", help="Profiles to compare (default: all)."
+)
+@click.option(
+    "--members",
+    type=click.IntRange(2, 26),
+    default=3,
+    show_default=True,
+    help="Members, all sending.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 100_000),
+    default=300,
+    show_default=True,
+    help="Per member.",
+)
+@click.option(
+    "--size",
+    "size_bytes",
+    type=click.IntRange(0, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Bytes per message.",
+)
+@click.option(
+    "--pace",
+    default="1ms",
+    show_default=True,
+    help="Time between two messages of a member: 1us to 1s.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MOST_SEED),
+    default=1,
+    show_default=True,
+    help="Seed of all randomness.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Processes (default: one per core).",
+)
 @properties_option
 @mutant_option
 @json_option
@@ -60,11 +101,12 @@ def compare(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Compare the profiles: the same work, on the same network, at several rates of loss.
 
-    Everything is simulated, with every check on, and all times are virtual. Profiles of messages to all multicast;
-    with those of messages to one every member sends to its neighbour. LIST is separated by commas. The same seed gives
-    the same numbers. The knobs of --properties hold for every profile. Exits with 1 if an invariant is violated.
+    Everything is simulated, with every check on, and all times are virtual. Profiles of messages to
+    all multicast; with those of messages to one every member sends to its neighbour. LIST is
+    separated by commas. The same seed gives the same numbers. The knobs of --properties hold for
+    every profile. Exits with 1 if an invariant is violated.
     """
-    from gapless.sim.compare import Work, compare as run
+    from gapless.sim.profile_cost import Work, compare as run
 
     rates, chosen = _rates(loss), _chosen(profiles)
     changes = {"properties": properties or "", "bug": found_mutant(mutant)}
@@ -86,17 +128,21 @@ def compare(  # noqa: PLR0917 - one parameter per option
 def _parts(text: str, option: str, example: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise click.UsageError(f"{option} is a list such as {example}, but in {text!r} something is missing")
+        raise click.UsageError(
+            f"{option} is a list such as {example}, but in {text!r} something is missing"
+        )
     return list(dict.fromkeys(parts))
 
 
 def _rates(text: str) -> list[float]:
-    return list(dict.fromkeys(loss_percent("--loss", part) for part in _parts(text, "--loss", "0,1,5,10")))
+    return list(
+        dict.fromkeys(loss_percent("--loss", part) for part in _parts(text, "--loss", "0,1,5,10"))
+    )
 
 
 def loss_percent(option: str, text: str) -> float:
     """Return a share of frames that is lost, in per cent."""
-    from gapless.sim.compare import MOST_LOSS_PERCENT
+    from gapless.sim.profile_cost import MOST_LOSS_PERCENT
 
     try:
         rate = float(text)
@@ -110,20 +156,22 @@ def loss_percent(option: str, text: str) -> float:
 
 
 def _chosen(text: str | None) -> Sequence[str]:
-    from gapless.sim.family import FAMILY
+    from gapless.sim.swarm.profile_draw import FAMILY
 
     if text is None:
         return FAMILY
     chosen = _parts(text, "--profiles", ",".join(FAMILY[:2]))
     for name in chosen:
         if name not in FAMILY:
-            raise click.UsageError(f"--profiles: there is no profile {name!r}; there are {', '.join(FAMILY)}")
+            raise click.UsageError(
+                f"--profiles: there is no profile {name!r}; there are {', '.join(FAMILY)}"
+            )
     return chosen
 
 
 def pace_ns(text: str) -> int:
     """Return the time between two messages of a member."""
-    from gapless.sim.compare import PACES_NS
+    from gapless.sim.profile_cost import PACES_NS
 
     try:
         found_ns = parse_duration(text)
@@ -139,7 +187,7 @@ def pace_ns(text: str) -> int:
 
 def as_dict(result: Comparison, wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints."""
-    from gapless.sim.compare import DELAY_NS
+    from gapless.sim.profile_cost import DELAY_NS
 
     work = result.work
     return {
@@ -173,15 +221,23 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "frames_lost": cell.frames_lost,
         "frames": cell.frames,
         "bytes": cell.sizes_bytes,
-        "frames_per_message": {kind: round(cell.per_message(count), 5) for kind, count in cell.frames.items()},
-        "bytes_per_message": {kind: round(cell.per_message(count), 3) for kind, count in cell.sizes_bytes.items()},
+        "frames_per_message": {
+            kind: round(cell.per_message(count), 5) for kind, count in cell.frames.items()
+        },
+        "bytes_per_message": {
+            kind: round(cell.per_message(count), 3) for kind, count in cell.sizes_bytes.items()
+        },
         "violations": [str(violation) for violation in cell.violations],
     }
 
 
 def _single_dict(single: SingleLoss) -> dict[str, Any]:
     times = {f"{what}_ms": _ms(time_ns) for what, time_ns in single.delivered_ns.items()}
-    return {"profile": single.profile, **times, "violations": [str(violation) for violation in single.violations]}
+    return {
+        "profile": single.profile,
+        **times,
+        "violations": [str(violation) for violation in single.violations],
+    }
 
 
 def _ms(time_ns: int | None) -> float | None:
@@ -189,26 +245,42 @@ def _ms(time_ns: int | None) -> float | None:
 
 
 def _print(result: Comparison, wall_s: float) -> None:
-    from gapless.sim.compare import DELAY_NS
+    from gapless.sim.profile_cost import DELAY_NS
 
     screen, work = console(), result.work
     pace, delay = format_duration(work.pace_ns), format_duration(DELAY_NS)
-    screen.print(f"{work.members} members, {work.messages:,} messages of {work.size_bytes:,} B each, one every {pace}")
+    screen.print(
+        f"{work.members} members, {work.messages:,} messages of {work.size_bytes:,} B each, one every {pace}"
+    )
     screen.print(f"a frame takes {delay}; all times are virtual")
     screen.print(_delivery_table(result.cells))
-    screen.print(_cost_table("Frames for each delivered message", result.cells, lambda cell: cell.frames, 3))
-    screen.print(_cost_table("Bytes for each delivered message", result.cells, lambda cell: cell.sizes_bytes, 1))
+    screen.print(
+        _cost_table("Frames for each delivered message", result.cells, lambda cell: cell.frames, 3)
+    )
+    screen.print(
+        _cost_table(
+            "Bytes for each delivered message", result.cells, lambda cell: cell.sizes_bytes, 1
+        )
+    )
     screen.print(_single_table(result.single))
-    screen.print(f"{len(result.violations)} violations of the invariants; {wall_s:.1f} s of real time")
+    screen.print(
+        f"{len(result.violations)} violations of the invariants; {wall_s:.1f} s of real time"
+    )
     for line in _violations(result)[:_SHOWN_VIOLATIONS]:
         screen.print(line, highlight=False)
 
 
 def _violations(result: Comparison) -> list[str]:
     at_loss = [
-        f"{cell.profile} at {cell.loss_percent:g} %: {found}" for cell in result.cells for found in cell.violations
+        f"{cell.profile} at {cell.loss_percent:g} %: {found}"
+        for cell in result.cells
+        for found in cell.violations
     ]
-    single = [f"{part.profile}, one frame lost: {found}" for part in result.single for found in part.violations]
+    single = [
+        f"{part.profile}, one frame lost: {found}"
+        for part in result.single
+        for found in part.violations
+    ]
     return at_loss + single
 
 
@@ -238,11 +310,15 @@ def _delivery_table(cells: Sequence[Cell]) -> Table:
         )
         for cell in cells
     ]
-    return _sectioned(make_table("Delivery: from the call of send to each receiver", columns, rows), cells, 3)
+    return _sectioned(
+        make_table("Delivery: from the call of send to each receiver", columns, rows), cells, 3
+    )
 
 
-def _cost_table(title: str, cells: Sequence[Cell], counts: Callable[[Cell], dict[str, int]], digits: int) -> Table:
-    from gapless.sim.compare import KINDS
+def _cost_table(
+    title: str, cells: Sequence[Cell], counts: Callable[[Cell], dict[str, int]], digits: int
+) -> Table:
+    from gapless.sim.profile_cost import KINDS
 
     rows = []
     for cell in cells:
@@ -253,11 +329,21 @@ def _cost_table(title: str, cells: Sequence[Cell], counts: Callable[[Cell], dict
 
 
 def _single_table(singles: Sequence[SingleLoss]) -> Table:
-    from gapless.sim.compare import FEW, LOST_FRAMES
+    from gapless.sim.profile_cost import FEW, LOST_FRAMES
 
-    rows = [(single.profile, *(_time(single.delivered_ns[what]) for what in LOST_FRAMES)) for single in singles]
-    columns = ("profile", "the only message, ms", f"the first of {FEW}, ms", f"the last of {FEW}, ms")
-    table = make_table("One frame lost between two members: until its message is delivered", columns, rows)
+    rows = [
+        (single.profile, *(_time(single.delivered_ns[what]) for what in LOST_FRAMES))
+        for single in singles
+    ]
+    columns = (
+        "profile",
+        "the only message, ms",
+        f"the first of {FEW}, ms",
+        f"the last of {FEW}, ms",
+    )
+    table = make_table(
+        "One frame lost between two members: until its message is delivered", columns, rows
+    )
     return _numeric(table, 1)
 
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, read_config
+from gapless.cli.rendering import (
+    console,
+    json_option,
+    knob_options,
+    make_table,
+    print_json,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @knob_options
 @json_option
-def config(profile: str | None, config_file: Path | None, properties: str | None, as_json: bool) -> None:
+def config(
+    profile: str | None, config_file: Path | None, properties: str | None, as_json: bool
+) -> None:
     """Check a configuration and explain every knob of it.
 
     Without options this is the default configuration.
@@ -24,5 +33,7 @@ def config(profile: str | None, config_file: Path | None, properties: str | None
     if as_json:
         print_json(settings.as_dict())
         return
-    rows = [(row.key, row.value, row.default, row.allowed, row.meaning) for row in settings.explain()]
+    rows = [
+        (row.key, row.value, row.default, row.allowed, row.meaning) for row in settings.explain()
+    ]
     console().print(make_table("Knobs", ("knob", "value", "default", "allowed", "meaning"), rows))

@@ -17,15 +17,15 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.joining import attended, note
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.group_options import attended, note
+from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.cli.sim import MOST_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark_gapless.demo.result import Result
-    from pyspark_gapless.demo.run import Stand
+    from gapless_lab.demo.result import Result
+    from gapless_lab.demo.runner import Stand
 
 LINE_S = 1.0
 """Time between two lines where there is no terminal."""
@@ -40,16 +40,39 @@ def _loss(_: object, __: object, text: str) -> float:
     except ValueError:
         found = -1.0
     if not (isfinite(found) and 0 <= found <= PER_CENT / 2):
-        raise click.BadParameter(f"{text}: expected per cent of the datagrams from 0 to 50, such as 5")
+        raise click.BadParameter(
+            f"{text}: expected per cent of the datagrams from 0 to 50, such as 5"
+        )
     return found
 
 
 @click.command()
-@click.option("--messages", default=10_000, show_default=True, metavar="N", type=int, help="Of each producer.")
-@click.option("--loss", default="5", show_default=True, metavar="PERCENT", callback=_loss, help="Datagrams lost.")
-@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=1, show_default=True, help="Seed of all randomness.")
-@click.option("--no-spark", is_flag=True, help="No tables, no report: the group alone, its trace checked here.")
-@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
+@click.option(
+    "--messages", default=10_000, show_default=True, metavar="N", type=int, help="Of each producer."
+)
+@click.option(
+    "--loss",
+    default="5",
+    show_default=True,
+    metavar="PERCENT",
+    callback=_loss,
+    help="Datagrams lost.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MOST_SEED),
+    default=1,
+    show_default=True,
+    help="Seed of all randomness.",
+)
+@click.option(
+    "--no-spark",
+    is_flag=True,
+    help="No tables, no report: the group alone, its trace checked here.",
+)
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+)
 @click.option(
     "--output",
     default="gapless-demo",
@@ -59,22 +82,40 @@ def _loss(_: object, __: object, text: str) -> float:
     help="Where everything is kept; a former demo there is removed.",
 )
 @json_option
-def demo(messages: int, loss: float, seed: int, no_spark: bool, master: str | None, output: Path, as_json: bool) -> int:
+def demo(
+    messages: int,
+    loss: float,
+    seed: int,
+    no_spark: bool,
+    master: str | None,
+    output: Path,
+    as_json: bool,
+) -> int:
     """Send through a lossy group into tables, kill a member, verify every trace, and write a report.
 
-    Three producers and a collector, each a process of its own, talk over UDP on this machine and lose datagrams; one of
-    them is killed and comes back. Spark fills tables from what is collected, checks the trace of every process against
-    the invariants, and makes a page of it. The exit code is 1 if anything is lost, repeated, out of order or violated.
+    Three producers and a collector, each a process of its own, talk over UDP on this machine and
+    lose datagrams; one of them is killed and comes back. Spark fills tables from what is collected,
+    checks the trace of every process against the invariants, and makes a page of it. The exit code
+    is 1 if anything is lost, repeated, out of order or violated.
     """
-    from pyspark_gapless.chaos.processes import ChaosError
-    from pyspark_gapless.demo.plan import Plan
-    from pyspark_gapless.demo.run import run
+    from gapless_lab.chaos.processes import ChaosError
+    from gapless_lab.demo.plan import Plan
+    from gapless_lab.demo.runner import run
 
-    plan = Plan(output=output, messages=messages, loss=loss / PER_CENT, seed=seed, spark=not no_spark, master=master)
+    plan = Plan(
+        output=output,
+        messages=messages,
+        loss=loss / PER_CENT,
+        seed=seed,
+        spark=not no_spark,
+        master=master,
+    )
     with attended(quiet=as_json), _shown(quiet=as_json) as tell:
         try:
             result = run(plan, tell)
-        except ChaosError as error:  # a member has died or stands still: that is what was to be found out
+        except (
+            ChaosError
+        ) as error:  # a member has died or stands still: that is what was to be found out
             note(f"gapless demo: {error}")
             return 1
     if as_json:
@@ -144,7 +185,9 @@ def view(stand: Stand) -> Group:
         else:
             mark = Text("✓", "green") if took_s is not None else Text("·", "dim")
             time_text = "" if took_s is None else f"{took_s:.1f} s"
-        table.add_row(mark, Text(PARTS[name], "" if took_s is not None else "dim"), Text(time_text, "dim"))
+        table.add_row(
+            mark, Text(PARTS[name], "" if took_s is not None else "dim"), Text(time_text, "dim")
+        )
     parts: list[Any] = [Text("gapless demo", "bold"), table]
     more = Table.grid(padding=(0, 1))
     if stand.now == "send":
@@ -183,10 +226,22 @@ def summary(result: Result) -> list[tuple[str, str, str]]:
         ("delivered", f"{result.delivered:,}", "at all members but their senders together"),
         ("lost", f"{result.lost:,}", f"acknowledged and not in {where}, or missed by a member"),
         ("duplicated", f"{result.duplicates:,}", "delivered twice, or twice in the table"),
-        ("out of order", f"{result.out_of_order:,}", "deliveries that were not the next of their stream"),
+        (
+            "out of order",
+            f"{result.out_of_order:,}",
+            "deliveries that were not the next of their stream",
+        ),
         ("datagrams lost", f"{result.frames_lost:,}", "thrown away on purpose"),
-        ("repaired", f"{result.repaired:,}", f"messages in {result.repairs:,} repairs, for {result.naks:,} naks"),
-        ("latency", f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms", "send to delivery, p50 / p99"),
+        (
+            "repaired",
+            f"{result.repaired:,}",
+            f"messages in {result.repairs:,} repairs, for {result.naks:,} naks",
+        ),
+        (
+            "latency",
+            f"{result.latency_p50_ms:,.2f} / {result.latency_p99_ms:,.1f} ms",
+            "send to delivery, p50 / p99",
+        ),
     ]
     if result.rows is not None:
         found.append(("rows", f"{result.rows:,}", f"in {result.tables.get('bronze', 'bronze')}"))

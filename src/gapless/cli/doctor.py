@@ -8,25 +8,37 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from gapless.cli.joining import read_ports
-from gapless.cli.output import console, json_option, print_json
+from gapless.cli.group_options import read_ports
+from gapless.cli.rendering import console, json_option, print_json
 
 if TYPE_CHECKING:
-    from gapless.diagnosis import Finding
+    from gapless.doctor import Finding
 
-_MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warning": ("warning", "yellow"), "bad": ("bad", "red")}
+_MARKS = {
+    "ok": ("ok", "green"),
+    "note": ("note", "cyan"),
+    "warning": ("warning", "yellow"),
+    "bad": ("bad", "red"),
+}
 
 
 @click.command()
-@click.option("--host", metavar="ADDRESS", help="The address of this machine that members would use.")
-@click.option("--ports", metavar="FIRST[-LAST]", help="The ports that members would try; 7800-7899 by default.")
+@click.option(
+    "--host", metavar="ADDRESS", help="The address of this machine that members would use."
+)
+@click.option(
+    "--ports",
+    metavar="FIRST[-LAST]",
+    help="The ports that members would try; 7800-7899 by default.",
+)
 @json_option
 def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
     """Look at interfaces, multicast, buffers, ports, the clock, Java and Spark, and say what to do.
 
-    Nothing is changed, and no root is needed. The exit code is 1 if something is bad: a group would not work.
+    Nothing is changed, and no root is needed. The exit code is 1 if something is bad: a group would
+    not work.
     """
-    from gapless.diagnosis import examine
+    from gapless.doctor import examine
 
     findings = examine(host, read_ports(ports))
     worst = "bad" if any(finding.verdict == "bad" for finding in findings) else "ok"
@@ -38,11 +50,15 @@ def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
 
 
 def _table(findings: list[Finding]) -> Table:
-    table = Table(title="What this machine gives to a group", title_justify="left", header_style="bold")
+    table = Table(
+        title="What this machine gives to a group", title_justify="left", header_style="bold"
+    )
     for column in ("", "what", "found and what to do"):
         table.add_column(column, overflow="fold")
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
         advice = f"\n[dim]→ {escape(finding.advice)}[/dim]" if finding.advice else ""
-        table.add_row(f"[{colour}]{mark}[/{colour}]", finding.check, f"{escape(finding.found)}{advice}")
+        table.add_row(
+            f"[{colour}]{mark}[/{colour}]", finding.check, f"{escape(finding.found)}{advice}"
+        )
     return table

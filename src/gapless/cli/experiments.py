@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gapless.cli.output import console, make_table, print_json, progress_bar
+from gapless.cli.rendering import console, make_table, print_json, progress_bar
 from gapless.units import NS_PER_MS, NS_PER_S, format_duration
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Wish(NamedTuple):
 def run_scenario(name: str, wish: Wish) -> int:
     """Run the experiment ``name``; return the exit code."""
     if name not in SCENARIOS:
-        raise click.UsageError(f"--scenario: there is no scenario {name!r}; there are {', '.join(SCENARIOS)}")
+        raise click.UsageError(
+            f"--scenario: there is no scenario {name!r}; there are {', '.join(SCENARIOS)}"
+        )
     return SCENARIOS[name](wish)
 
 
@@ -130,7 +132,10 @@ def _joins_row(row: JoinsRow) -> dict[str, Any]:
         "leave_pause_seconds": row.leave_pause_ns / NS_PER_S,
         "lost": row.lost,
         "delivered_before_view": row.before_view,
-        "join_seconds": {"median": _seconds(row.median_join_ns), "max": _seconds(max(row.join_ns, default=None))},
+        "join_seconds": {
+            "median": _seconds(row.median_join_ns),
+            "max": _seconds(max(row.join_ns, default=None)),
+        },
         "sent": row.sent,
         "delivered": row.delivered,
         "simulated_seconds": row.simulated_ns / NS_PER_S,
@@ -146,7 +151,9 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
 
     screen = console()
     delay = format_duration(DELAY_NS)
-    screen.print(f"{report['members']} members, one of them sends; a frame takes {delay}, a view longer")
+    screen.print(
+        f"{report['members']} members, one of them sends; a frame takes {delay}, a view longer"
+    )
     columns = ("late", "window", "loss", "joins", "stuck", "lost", "pause", "calm", "join", "max")
     shown = [
         (
@@ -158,14 +165,23 @@ def _print_joins(rows: Sequence[JoinsRow], report: dict[str, Any]) -> None:
             row.lost,
             *(
                 _shown_seconds(time_ns)
-                for time_ns in (row.pause_ns, row.baseline_ns, row.median_join_ns, max(row.join_ns, default=None))
+                for time_ns in (
+                    row.pause_ns,
+                    row.baseline_ns,
+                    row.median_join_ns,
+                    max(row.join_ns, default=None),
+                )
             ),
         )
         for row in rows
     ]
     screen.print(_numeric(make_table("Joins under load", columns, shown)))
-    screen.print("late: by how much views are; pause: the longest without a new message while members join;")
-    screen.print("calm: the same while nobody does; join, max: until a message is delivered; virtual seconds")
+    screen.print(
+        "late: by how much views are; pause: the longest without a new message while members join;"
+    )
+    screen.print(
+        "calm: the same while nobody does; join, max: until a message is delivered; virtual seconds"
+    )
     totals = f"{report['stuck']} stuck, {report['lost']} lost, {report['delivered_before_view']} from before the view"
     screen.print(f"{report['joins']} joins: {totals}; {report['wall_seconds']:.1f} s of real time")
     _print_problems(report["problems"])
@@ -190,7 +206,9 @@ def _scale(wish: Wish) -> int:
     sizes = list(MEMBERS) if wish.members is None else sizes_of(wish.members)
     messages = wish.messages or 100
     if wish.plot is not None and not wish.plot.parent.is_dir():
-        raise click.UsageError(f"--plot: there is no folder {str(wish.plot.parent)!r}; make it first")
+        raise click.UsageError(
+            f"--plot: there is no folder {str(wish.plot.parent)!r}; make it first"
+        )
     began_s = perf_counter()
     with progress_bar("sizes", len(sizes), quiet=wish.as_json) as done:
         found = scale(sizes, messages=messages, seed=wish.seed, workers=wish.workers, progress=done)
@@ -221,7 +239,9 @@ def scale_dict(found: Sequence[Size], messages: int, seed: int, wall_s: float) -
         "sizes": [_size_dict(size) for size in found],
         "lost": sum(size.lost for size in found),
         "delivered_before_view": sum(size.before_view for size in found),
-        "problems": [f"{size.members} members: {problem}" for size in found for problem in size.problems],
+        "problems": [
+            f"{size.members} members: {problem}" for size in found for problem in size.problems
+        ],
         "wall_seconds": round(wall_s, 2),
     }
 
@@ -234,8 +254,12 @@ def _size_dict(size: Size) -> dict[str, Any]:
         "delivered": size.delivered,
         "control_frames_per_message": round(size.control_frames_per_message, 5),
         "control_bytes_per_message": round(size.control_bytes_per_message, 3),
-        "control_frames_per_message_by_kind": {kind: round(size.load.frames[kind] / per, 5) for kind in control},
-        "control_bytes_per_message_by_kind": {kind: round(size.load.sizes_bytes[kind] / per, 3) for kind in control},
+        "control_frames_per_message_by_kind": {
+            kind: round(size.load.frames[kind] / per, 5) for kind in control
+        },
+        "control_bytes_per_message_by_kind": {
+            kind: round(size.load.sizes_bytes[kind] / per, 3) for kind in control
+        },
         "control_frames_per_send": round(size.control_frames_per_send, 3),
         "heartbeats_per_member_and_second": round(size.heartbeats, 3),
         "idle": _cost_dict(size.idle),
@@ -276,7 +300,12 @@ def panels_of(found: Sequence[Size]) -> list[Panel]:
     xs = [float(size.members) for size in found]
 
     def panel(title: str, *lines: tuple[str, Callable[[Size], float | None]]) -> Panel:
-        return Panel(title, "members", xs, [Line(name, [value(size) for size in found]) for name, value in lines])
+        return Panel(
+            title,
+            "members",
+            xs,
+            [Line(name, [value(size) for size in found]) for name, value in lines],
+        )
 
     def ms(time_ns: int | None) -> float | None:
         return None if time_ns is None else time_ns / NS_PER_MS
@@ -287,7 +316,10 @@ def panels_of(found: Sequence[Size]) -> list[Panel]:
             ("bytes", lambda size: size.control_bytes_per_message),
             ("frames", lambda size: size.control_frames_per_message),
         ),
-        panel("Control frames for each message sent", ("frames", lambda size: size.control_frames_per_send)),
+        panel(
+            "Control frames for each message sent",
+            ("frames", lambda size: size.control_frames_per_send),
+        ),
         panel(
             "Time, in ms",
             ("all at once", lambda size: ms(size.form.total_ns)),
@@ -306,11 +338,17 @@ def panels_of(found: Sequence[Size]) -> list[Panel]:
 
 def _print_scale(found: Sequence[Size], report: dict[str, Any]) -> None:
     screen = console()
-    screen.print(f"a frame takes {report['frame_delay_ms']:g} ms; all times but the last column are virtual")
+    screen.print(
+        f"a frame takes {report['frame_delay_ms']:g} ms; all times but the last column are virtual"
+    )
     screen.print(_cost_table(found))
-    screen.print("per send: frames; beats: of one idle member; join, form: frames when one joins, when all do")
+    screen.print(
+        "per send: frames; beats: of one idle member; join, form: frames when one joins, when all do"
+    )
     screen.print(_time_table(found))
-    screen.print("all: until a joiner knows every stream; first: a crash of the coordinator; cpu: real time")
+    screen.print(
+        "all: until a joiner knows every stream; first: a crash of the coordinator; cpu: real time"
+    )
     screen.print(
         f"{report['lost']} lost, {report['delivered_before_view']} from before the view, "
         f"{len(report['problems'])} problems; {report['wall_seconds']:.1f} s of real time"
@@ -344,7 +382,9 @@ def _cost_table(found: Sequence[Size]) -> Table:
         )
         for size in found
     ]
-    return _numeric(make_table("Control (all but data): frames and bytes per delivery, …", columns, rows))
+    return _numeric(
+        make_table("Control (all but data): frames and bytes per delivery, …", columns, rows)
+    )
 
 
 def _time_table(found: Sequence[Size]) -> Table:
@@ -355,7 +395,12 @@ def _time_table(found: Sequence[Size]) -> Table:
             _shown_seconds(size.form.total_ns),
             *(
                 "never" if time_ns is None else f"{time_ns / NS_PER_MS:,.1f}"
-                for time_ns in (size.view_ns, size.join_ns, size.started_ns, size.changes["leave"].total_ns)
+                for time_ns in (
+                    size.view_ns,
+                    size.join_ns,
+                    size.started_ns,
+                    size.changes["leave"].total_ns,
+                )
             ),
             _shown_seconds(size.changes["crash"].total_ns),
             _shown_seconds(size.changes["coordinator crash"].total_ns),

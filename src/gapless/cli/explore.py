@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 from gapless.config import PROFILES, UNICASTS
 
 if TYPE_CHECKING:
-    from gapless.sim.explore_bounds import Side
+    from gapless.sim.model_check.bounds import Side
 
 
 @click.command()
@@ -21,11 +21,41 @@ if TYPE_CHECKING:
     show_default=True,
     help="The protocol; one of messages to one member sends them to the first receiver.",
 )
-@click.option("--receivers", type=click.IntRange(1, 4), default=2, show_default=True, help="Members that only receive.")
-@click.option("--capacity", type=click.IntRange(1, 64), default=2, show_default=True, help="Messages in a window.")
-@click.option("--messages", type=click.IntRange(1, 64), default=3, show_default=True, help="Messages that are sent.")
-@click.option("--in-flight", type=click.IntRange(1, 16), default=3, show_default=True, help="Frames the network holds.")
-@click.option("--ack-threshold", type=click.IntRange(1, 64), default=1, show_default=True, help="Messages per ack.")
+@click.option(
+    "--receivers",
+    type=click.IntRange(1, 4),
+    default=2,
+    show_default=True,
+    help="Members that only receive.",
+)
+@click.option(
+    "--capacity",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Messages in a window.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 64),
+    default=3,
+    show_default=True,
+    help="Messages that are sent.",
+)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 16),
+    default=3,
+    show_default=True,
+    help="Frames the network holds.",
+)
+@click.option(
+    "--ack-threshold",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Messages per ack.",
+)
 @click.option(
     "--coordinator",
     type=click.Choice(("sender", "receiver")),
@@ -33,10 +63,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Who counts the votes, where a profile has votes.",
 )
-@click.option("--any-holder", is_flag=True, help="Ask any member for what is missing, not only its origin (nakack).")
-@click.option("--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment.")
+@click.option(
+    "--any-holder",
+    is_flag=True,
+    help="Ask any member for what is missing, not only its origin (nakack).",
+)
+@click.option(
+    "--forgets", is_flag=True, help="Let the receiver of a connection remove it at any moment."
+)
 @click.option("--acknowledged", is_flag=True, help="Have the sender told when all have a message.")
-@click.option("--max-states", type=click.IntRange(1), default=None, help="Stop after so many states.")
+@click.option(
+    "--max-states", type=click.IntRange(1), default=None, help="Stop after so many states."
+)
 @json_option
 def explore(
     *,
@@ -55,10 +93,10 @@ def explore(
 ) -> int:
     """Search every interleaving of deliver, drop, duplicate, reorder and any timer for one sender.
 
-    Checks the safety invariants in every state, and that from every state the goal (all delivered, all acknowledged)
-    can still be reached. Prints the shortest way to a violation, if there is one.
+    Checks the safety invariants in every state, and that from every state the goal (all delivered,
+    all acknowledged) can still be reached. Prints the shortest way to a violation, if there is one.
     """
-    from gapless.sim.explore import Bounds, explore as search
+    from gapless.sim.model_check.search import Bounds, explore as search
 
     bounds = Bounds(
         profile=profile,
@@ -77,7 +115,13 @@ def explore(
     if as_json:
         print_json(found.as_dict())
     else:
-        rows = [(key.replace("_", " "), value) for key, value in found.as_dict().items() if key != "counterexample"]
+        rows = [
+            (key.replace("_", " "), value)
+            for key, value in found.as_dict().items()
+            if key != "counterexample"
+        ]
         console().print(make_table("Exhaustive search", ("what", "value"), rows))
-        console().print("" if found.counterexample is None else str(found.counterexample), highlight=False)
+        console().print(
+            "" if found.counterexample is None else str(found.counterexample), highlight=False
+        )
     return 0 if found.ok else 1

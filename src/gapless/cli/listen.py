@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.joining import group_options, joined, note, seconds, shown, until_interrupted
-from gapless.cli.output import json_option, print_json
+from gapless.cli.group_options import group_options, joined, note, seconds, shown, until_interrupted
+from gapless.cli.rendering import json_option, print_json
 from gapless.errors import TimedOutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gapless.blocking import Group
-    from gapless.face.inbox import Told
-    from gapless.face.message import Message, ViewChange
+    from gapless.group.inbox import Told
+    from gapless.group.message import Message, ViewChange
 
 
 @click.command()
 @click.argument("group")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many messages.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="End after so many messages."
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -46,8 +48,8 @@ def listen(
 ) -> int:
     """Print the messages of GROUP as they come, until Ctrl-C.
 
-    One line for each message: who sent it, and its text. With --json one object a line. With --raw the bytes as they
-    are, so that a file that was sent to the group can be written again.
+    One line for each message: who sent it, and its text. With --json one object a line. With --raw
+    the bytes as they are, so that a file that was sent to the group can be written again.
     """
     if raw and (as_json or events):
         raise click.UsageError("--raw writes bytes and nothing else: leave --json and --events out")
@@ -69,7 +71,7 @@ def listen(
 def _items(group: Group, timeout_s: float | None, *, events: bool) -> Iterator[Any]:
     """Return what comes, until nothing has come for so long."""
     from gapless.blocking import run
-    from gapless.face.timing import deadline
+    from gapless.group.timeouts import deadline
 
     own = group._own
     try:
@@ -96,7 +98,9 @@ def show_message(message: Message, *, raw: bool = False, as_json: bool = False) 
         print_json(message_row(message))
     else:
         mark = " (to you)" if message.private else ""
-        click.echo(f"{shown(message.sender, message.name)}{mark}: {message.payload.decode(errors='replace')}")
+        click.echo(
+            f"{shown(message.sender, message.name)}{mark}: {message.payload.decode(errors='replace')}"
+        )
 
 
 def message_row(message: Message) -> dict[str, object]:
@@ -119,7 +123,7 @@ def message_row(message: Message) -> dict[str, object]:
 
 def show_event(event: Told, *, as_json: bool = False) -> None:
     """Print what has happened beside messages."""
-    from gapless.face.message import ViewChange
+    from gapless.group.message import ViewChange
 
     if isinstance(event, ViewChange):
         print_json(view_row(event)) if as_json else click.echo(f"* {view_text(event)}")
@@ -147,5 +151,7 @@ def view_text(change: ViewChange, names: dict[Any, str] | None = None) -> str:
     parts = [f"view {change.view.id.number}, {len(change.view.members)} members"]
     for word, members in (("came", change.joined), ("left", change.left)):
         if members:
-            parts.append(f"{word}: {', '.join(shown(member, called.get(member, '')) for member in members)}")
+            parts.append(
+                f"{word}: {', '.join(shown(member, called.get(member, '')) for member in members)}"
+            )
     return "; ".join(parts)

@@ -8,26 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 from gapless.cli.sim import cores
 
 if TYPE_CHECKING:
-    from gapless.sim.mutants import Verdict
+    from gapless.sim.mutants.runner import Verdict
 
 
 @click.command()
 @click.option(
-    "--seeds", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Seeds to try for each bug."
+    "--seeds",
+    type=click.IntRange(1, 1_000_000),
+    default=50,
+    show_default=True,
+    help="Seeds to try for each bug.",
 )
 @click.option("--only", default=None, metavar="NAME", help="Plant only the bug of that name.")
-@click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Processes (default: one per core).",
+)
 @json_option
 def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) -> int:
     """Plant bugs one by one, and count the seeds until a check fails.
 
-    Each bug is one small change to one function of the real machine. Exits with 1 if a bug survives.
+    Each bug is one small change to one function of the real machine. Exits with 1 if a bug
+    survives.
     """
-    from gapless.sim.mutants import MUTANTS, hunt_all, named
+    from gapless.sim.mutants.runner import MUTANTS, hunt_all, named
 
     chosen = MUTANTS if only is None else (named(only),)
     began_s = perf_counter()
@@ -39,10 +49,13 @@ def mutants(seeds: int, only: str | None, workers: int | None, as_json: bool) ->
         print_json(report)
     else:
         rows = [
-            (v.mutant.name, v.mutant.bug, v.mutant.profile or "any", v.check or "survived", v.seeds) for v in verdicts
+            (v.mutant.name, v.mutant.bug, v.mutant.profile or "any", v.check or "survived", v.seeds)
+            for v in verdicts
         ]
         columns = ("planted bug", "what is wrong", "profile", "caught by", "seeds")
-        console().print(make_table(f"{len(killed)} of {len(verdicts)} planted bugs caught", columns, rows))
+        console().print(
+            make_table(f"{len(killed)} of {len(verdicts)} planted bugs caught", columns, rows)
+        )
     return 0 if len(killed) == len(verdicts) else 1
 
 

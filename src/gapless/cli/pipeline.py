@@ -18,16 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.collect import short_size
-from gapless.cli.joining import attended, note, seconds as duration
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.group_options import attended, note, seconds as duration
+from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.cli.sim import MOST_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from pyspark_gapless.plant.report import Report
-    from pyspark_gapless.plant.run import Stand
+    from gapless_lab.sensor_pipeline.report import Report
+    from gapless_lab.sensor_pipeline.runner import Stand
 
 LINE_S = 1.0
 """Time between two lines where there is no terminal, and between two looks by which speeds are told."""
@@ -45,36 +45,77 @@ RIGHT = ("rows", "rows/s")
     metavar="DIR",
     help="Where everything is kept.",
 )
-@click.option("--producers", default=3, show_default=True, metavar="N", type=int, help="Members that send.")
-@click.option("--messages", metavar="N", type=int, help="Of each, over all runs; 20000, or no end with --follow.")
 @click.option(
-    "--rate", default=2000.0, show_default=True, metavar="N", type=float, help="Of each a second; 0: no limit."
+    "--producers", default=3, show_default=True, metavar="N", type=int, help="Members that send."
 )
-@click.option("--loss", default=0.05, show_default=True, metavar="SHARE", type=float, help="Datagrams to lose.")
-@click.option("--seed", metavar="N", type=click.IntRange(0, MOST_SEED), help="Of readings and losses; 1 for a new DIR.")
-@click.option("--seconds", type=duration, metavar="TIME", help="Send and follow for so long at most.")
-@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
-@click.option("--group", default="", metavar="NAME", help="Collect what this group sends; no producers.")
-@click.option("--discover", metavar="WHERE", help="Where the members of --group could be (docs/discovery.md).")
-@click.option("--spool", type=click.Path(path_type=Path), metavar="DIR", help="Read this spool; no collector either.")
+@click.option(
+    "--messages",
+    metavar="N",
+    type=int,
+    help="Of each, over all runs; 20000, or no end with --follow.",
+)
+@click.option(
+    "--rate",
+    default=2000.0,
+    show_default=True,
+    metavar="N",
+    type=float,
+    help="Of each a second; 0: no limit.",
+)
+@click.option(
+    "--loss",
+    default=0.05,
+    show_default=True,
+    metavar="SHARE",
+    type=float,
+    help="Datagrams to lose.",
+)
+@click.option(
+    "--seed",
+    metavar="N",
+    type=click.IntRange(0, MOST_SEED),
+    help="Of readings and losses; 1 for a new DIR.",
+)
+@click.option(
+    "--seconds", type=duration, metavar="TIME", help="Send and follow for so long at most."
+)
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+)
+@click.option(
+    "--group", default="", metavar="NAME", help="Collect what this group sends; no producers."
+)
+@click.option(
+    "--discover", metavar="WHERE", help="Where the members of --group could be (docs/discovery.md)."
+)
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Read this spool; no collector either.",
+)
 @click.option("--once", is_flag=True, help="Take what is there and end.")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C; producers send without end.")
 @json_option
 def pipeline(*, rate: float, messages: int | None, as_json: bool, **options: Any) -> int:
     """Send readings through a lossy group into tables: bronze as they came, silver with types, gold by the minute.
 
-    Tables, checkpoints and the spool are in --output; the next run with the same one goes on where this one stopped,
-    also if it was killed. At the end bronze is compared with what was acknowledged; the exit code is 1 if something is
-    lost or repeated. docs/pipeline.md says more.
+    Tables, checkpoints and the spool are in --output; the next run with the same one goes on where
+    this one stopped, also if it was killed. At the end bronze is compared with what was
+    acknowledged; the exit code is 1 if something is lost or repeated. docs/pipeline.md says more.
     """
-    from pyspark_gapless.plant.plan import MESSAGES, Plan
-    from pyspark_gapless.plant.run import run
+    from gapless_lab.sensor_pipeline.plan import MESSAGES, Plan
+    from gapless_lab.sensor_pipeline.runner import run
 
     if messages is None and not options["follow"]:
         messages = MESSAGES
     plan = Plan(rate=rate or None, messages=messages, **options)
     stop = threading.Event()
-    with attended(quiet=as_json), ended_by(stop, ENDING), _shown(plan.output, quiet=as_json) as tell:
+    with (
+        attended(quiet=as_json),
+        ended_by(stop, ENDING),
+        _shown(plan.output, quiet=as_json) as tell,
+    ):
         report = run(plan, tell, stop)
     if as_json:
         print_json(report.as_dict())
@@ -131,7 +172,11 @@ class Speeds:
     def look(self, stand: Stand) -> bool:
         """Look at how things stand; return whether a second has passed, or another phase begun, since the last look."""
         before = self._before
-        if before is not None and before.phase == stand.phase and stand.seconds - before.seconds < LINE_S:
+        if (
+            before is not None
+            and before.phase == stand.phase
+            and stand.seconds - before.seconds < LINE_S
+        ):
             return False
         if before is not None and stand.seconds > before.seconds:
             passed_s = stand.seconds - before.seconds
@@ -160,10 +205,16 @@ def live_view(output: Path, stand: Stand, speeds: Speeds) -> Group:
     for name, count in counts(stand).items():
         style = {"bronze": "orange3", "silver": "bright_white", "gold": "gold1"}.get(name, "")
         table.add_row(
-            Text(name, style), f"{count:,}", f"{speeds.per_s.get(name, 0):,.0f}", Text(more.get(name, ""), "dim")
+            Text(name, style),
+            f"{count:,}",
+            f"{speeds.per_s.get(name, 0):,.0f}",
+            Text(more.get(name, ""), "dim"),
         )
     head = Text.assemble(
-        ("gapless pipeline", "bold"), f" → {output}  ", (stand.phase, "cyan"), f"  {stand.seconds:.0f} s"
+        ("gapless pipeline", "bold"),
+        f" → {output}  ",
+        (stand.phase, "cyan"),
+        f"  {stand.seconds:.0f} s",
     )
     if not stand.expected:
         return Group(head, table)
@@ -187,7 +238,10 @@ def line(stand: Stand, speeds: Speeds) -> str:
     expected = f" of {stand.expected:,}" if stand.expected else ""
     parts = [f"sent {stand.sent:,}{expected}", f"acknowledged {stand.acknowledged:,}"]
     parts.append(f"spool {short_size(stand.spool_bytes)} with {stand.lag:,} unread")
-    parts += [f"{name} {rows:,} (+{speeds.per_s.get(name, 0):,.0f}/s)" for name, rows in stand.rows.items()]
+    parts += [
+        f"{name} {rows:,} (+{speeds.per_s.get(name, 0):,.0f}/s)"
+        for name, rows in stand.rows.items()
+    ]
     return f"{stand.seconds:5.0f} s  {stand.phase}: {', '.join(parts)}"
 
 
@@ -197,13 +251,21 @@ def line(stand: Stand, speeds: Speeds) -> str:
 def show(report: Report) -> None:
     """Print what came of a run."""
     screen = console()
-    screen.print(make_table(f"gapless pipeline → {report.output}", ("what", "found", ""), summary(report)))
+    screen.print(
+        make_table(f"gapless pipeline → {report.output}", ("what", "found", ""), summary(report))
+    )
     if report.rejected:
-        screen.print(make_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items()))
+        screen.print(
+            make_table("Rejected rows, in silver", ("problem", "rows"), report.rejected.items())
+        )
     screen.print(make_table("Tables", ("table", "rows", "path"), tables(report)))
     for problem in report.problems:
         screen.print(problem, style="red", markup=False)
-    verdict = "exact: bronze has every acknowledged message once" if report.is_exact else "NOT exact, see above"
+    verdict = (
+        "exact: bronze has every acknowledged message once"
+        if report.is_exact
+        else "NOT exact, see above"
+    )
     screen.print(verdict, style="bold green" if report.is_exact else "bold red", markup=False)
 
 
@@ -211,7 +273,11 @@ def summary(report: Report) -> list[tuple[str, str, str]]:
     """Return the figures of a report with a word on each."""
     found = [
         ("sent", f"{report.sent:,}", "by this run"),
-        ("acknowledged", f"{report.acknowledged:,}", f"over all runs, by {report.streams} lives of producers"),
+        (
+            "acknowledged",
+            f"{report.acknowledged:,}",
+            f"over all runs, by {report.streams} lives of producers",
+        ),
         ("lost", f"{report.lost:,}", "acknowledged and not in bronze"),
         ("repeated", f"{report.repeated:,}", "in bronze more than once"),
         ("rejected", f"{sum(report.rejected.values()):,}", "in silver, flagged with the problem"),

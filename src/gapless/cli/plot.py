@@ -63,7 +63,9 @@ def svg(panels: Sequence[Panel], columns: int = 2) -> str:
 
 
 def _panel(panel: Panel) -> Iterable[str]:
-    values = [value for line in panel.lines for value in line.values if value is not None and value > 0]
+    values = [
+        value for line in panel.lines for value in line.values if value is not None and value > 0
+    ]
     low = 10.0 ** floor(log10(min(values, default=1.0)))
     high = 10.0 ** ceil(log10(max(values, default=1.0)))
     across = _Axis(min(panel.xs), max(*panel.xs, min(panel.xs) * 1.01), _LEFT, _WIDTH - _RIGHT)

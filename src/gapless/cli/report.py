@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, print_json
 from gapless.errors import ConfigError, GaplessError
-from gapless.report import render, shaped, words
+from gapless.report import formatting, render, shaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,18 +39,28 @@ MOST_BYTES = 200_000_000
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page (default: beside PATH)."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page (default: beside PATH).",
 )
 @click.option("--title", default=None, metavar="TEXT", help="The title of the page.")
-@click.option("--master", metavar="URL", help="Where Spark runs, for a trace; local[*] by default (docs/spark.md).")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs, for a trace; local[*] by default (docs/spark.md).",
+)
 @json_option
-def report(path: Path, output: Path | None, title: str | None, master: str | None, as_json: bool) -> int:
+def report(
+    path: Path, output: Path | None, title: str | None, master: str | None, as_json: bool
+) -> int:
     """Make one page of a run or a sweep: the verdict first, then pictures, each with its table.
 
-    PATH is the folder of a trace, which is checked and measured on Spark first; the --output of gapless sweep; a folder
-    with a figures.json, such as that of gapless demo; or such a file itself. The page is one file and needs no network.
-    With --json the figures are printed and no page is made; saved as a file, they are a PATH. Exits with 1 if the page
-    reports violations. docs/report.md says more.
+    PATH is the folder of a trace, which is checked and measured on Spark first; the --output of
+    gapless sweep; a folder with a figures.json, such as that of gapless demo; or such a file
+    itself. The page is one file and needs no network. With --json the figures are printed and no
+    page is made; saved as a file, they are a PATH. Exits with 1 if the page reports violations.
+    docs/report.md says more.
     """
     with _shown(quiet=as_json) as tell:
         figures = load(path, master=master, tell=tell)
@@ -82,15 +99,22 @@ def _violations(figures: dict[str, Any]) -> int:
 # What is given
 
 
-def load(path: Path, *, master: str | None = None, tell: Callable[[str, float], None] | None = None) -> dict[str, Any]:
+def load(
+    path: Path, *, master: str | None = None, tell: Callable[[str, float], None] | None = None
+) -> dict[str, Any]:
     """Return the figures of whatever ``path`` is: a file, a trace, a sweep, or a folder with figures."""
     if path.is_file():
         return _read(path)
     if not path.is_dir():
-        raise ConfigError(f"{path}: no such file or folder; expected a trace, a sweep, or a {FIGURES}")
+        raise ConfigError(
+            f"{path}: no such file or folder; expected a trace, a sweep, or a {FIGURES}"
+        )
     if (path / FIGURES).is_file():
         return _read(path / FIGURES)
-    if next((path / "runs").glob("[!.]*.parquet"), None) is not None and not (path / "lives.jsonl").exists():
+    if (
+        next((path / "runs").glob("[!.]*.parquet"), None) is not None
+        and not (path / "lives.jsonl").exists()
+    ):
         return _sweep(path)
     if next(path.rglob("lives.jsonl"), None) is not None:
         return _trace(path, master, tell)
@@ -102,11 +126,15 @@ def load(path: Path, *, master: str | None = None, tell: Callable[[str, float], 
 
 def _read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{path}: figures are never larger than {words.size(MOST_BYTES)}; is this another file?")
+        raise ConfigError(
+            f"{path}: figures are never larger than {formatting.size(MOST_BYTES)}; is this another file?"
+        )
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected figures as JSON, as gapless report --json prints them: {error}") from None
+        raise ConfigError(
+            f"{path}: expected figures as JSON, as gapless report --json prints them: {error}"
+        ) from None
     return dict(_shaped_enough(path, found))
 
 
@@ -121,13 +149,15 @@ def _shaped_enough(path: Path, found: object) -> dict[str, Any]:
 
 def _sweep(path: Path) -> dict[str, Any]:
     with _extra("the results of a sweep are read with pyarrow"):
-        from pyspark_gapless.sweep.figures import figures
+        from pyspark_gapless.sweep.report_input import figures
     return figures(path)
 
 
-def _trace(path: Path, master: str | None, tell: Callable[[str, float], None] | None) -> dict[str, Any]:
+def _trace(
+    path: Path, master: str | None, tell: Callable[[str, float], None] | None
+) -> dict[str, Any]:
     with _extra("a trace is checked on Spark"):
-        from pyspark_gapless.report import trace_figures
+        from pyspark_gapless.analytics.report_input import trace_figures
     return trace_figures(path, master=master, tell=tell)
 
 
@@ -168,7 +198,11 @@ def _show(page: Path, figures: dict[str, Any]) -> None:
     from gapless.report.page import judgement
 
     screen, verdict = console(), judgement(figures)
-    rows = [("verdict", verdict.headline), ("found", found(figures)), ("size", words.size(page.stat().st_size))]
+    rows = [
+        ("verdict", verdict.headline),
+        ("found", found(figures)),
+        ("size", formatting.size(page.stat().st_size)),
+    ]
     screen.print(make_table(escape(figures["title"]), ("what", "value"), rows))
     screen.print(f"page: {page}", soft_wrap=True, markup=False, highlight=False)
 
@@ -176,7 +210,7 @@ def _show(page: Path, figures: dict[str, Any]) -> None:
 def found(figures: dict[str, Any]) -> str:
     """Return the few numbers that everybody asks for first."""
     if figures["kind"] == "sweep":
-        return f"{words.count(figures['failed'])} of {words.count(figures['runs'])} runs failed"
+        return f"{formatting.count(figures['failed'])} of {formatting.count(figures['runs'])} runs failed"
     told = {
         "sent": "sent",
         "delivered": "delivered",
@@ -185,7 +219,11 @@ def found(figures: dict[str, Any]) -> str:
         "repaired": "repaired",
     }
     summary = figures["summary"]
-    return ", ".join(f"{words.count(summary[part])} {word}" for part, word in told.items() if summary[part] is not None)
+    return ", ".join(
+        f"{formatting.count(summary[part])} {word}"
+        for part, word in told.items()
+        if summary[part] is not None
+    )
 
 
 __all__ = ["load", "report"]

@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, print_json
 
 if TYPE_CHECKING:
-    from gapless.sim.scenario import Outcome, Scenario
+    from gapless.sim.scenario.scenario_file import Outcome, Scenario
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--rewrite", is_flag=True, help="Write what happens into the files, below their rule.")
+@click.option(
+    "--rewrite", is_flag=True, help="Write what happens into the files, below their rule."
+)
 @json_option
 def scenario(files: tuple[Path, ...], rewrite: bool, as_json: bool) -> int:
     """Play scenario files; a folder stands for all files in it.
 
-    Shows how the outcome differs from the golden one, as a patch. With --rewrite the outcome becomes the golden one:
-    look at it before you commit it.
+    Shows how the outcome differs from the golden one, as a patch. With --rewrite the outcome
+    becomes the golden one: look at it before you commit it.
     """
-    from gapless.sim.scenario import difference, load, play
+    from gapless.sim.scenario.scenario_file import difference, load, play
 
     results = []
     for path in _paths(files):
@@ -52,7 +54,9 @@ def _paths(files: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def _result(path: Path, golden: Scenario, outcome: Outcome, patch: list[str], *, rewritten: bool) -> dict[str, Any]:
+def _result(
+    path: Path, golden: Scenario, outcome: Outcome, patch: list[str], *, rewritten: bool
+) -> dict[str, Any]:
     return {
         "file": str(path),
         "planted": golden.bug,
@@ -66,11 +70,17 @@ def _result(path: Path, golden: Scenario, outcome: Outcome, patch: list[str], *,
 def _show(results: list[dict[str, Any]]) -> None:
     for result in results:
         if result["patch"]:
-            click.echo(f"{result['file']}: the outcome differs{' and was rewritten' if result['rewritten'] else ''}")
+            click.echo(
+                f"{result['file']}: the outcome differs{' and was rewritten' if result['rewritten'] else ''}"
+            )
             for line in result["patch"]:
                 click.echo(f"  {line}")
-    rows = [(result["file"], result["planted"], result["verdict"], _state(result)) for result in results]
-    console().print(make_table("Scenarios", ("file", "planted bug", "verdict", "golden outcome"), rows))
+    rows = [
+        (result["file"], result["planted"], result["verdict"], _state(result)) for result in results
+    ]
+    console().print(
+        make_table("Scenarios", ("file", "planted bug", "verdict", "golden outcome"), rows)
+    )
 
 
 def _state(result: dict[str, Any]) -> str:

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
-from gapless.cli.joining import group_options, joined, note, seconds
-from gapless.cli.output import json_option, print_json
+from gapless.cli.group_options import group_options, joined, note, seconds
+from gapless.cli.rendering import json_option, print_json
 from gapless.errors import ConfigError, TimedOutError
 from gapless.units import parse_size
 
@@ -52,9 +59,19 @@ class Summary(NamedTuple):
 @click.option("--chunk", metavar="SIZE", help=f"Bytes of FILE in each message; {CHUNK} by default.")
 @click.option("--to", metavar="NAME", help="Only to the member with this durable name.")
 @click.option(
-    "--members", type=click.IntRange(min=1), default=2, show_default=True, help="Wait for a view of so many members."
+    "--members",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Wait for a view of so many members.",
 )
-@click.option("--timeout", "timeout_s", type=seconds, metavar="TIME", help="How long to wait for members and for room.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=seconds,
+    metavar="TIME",
+    help="How long to wait for members and for room.",
+)
 @group_options
 @json_option
 def send(
@@ -70,8 +87,8 @@ def send(
 ) -> None:
     """Send lines of standard input, or FILE, to GROUP, and leave when every member has delivered them.
 
-    Without FILE each line is a message. FILE is sent in messages of --chunk bytes, so that `gapless listen --raw`
-    writes it again; with --lines each line of it is a message.
+    Without FILE each line is a message. FILE is sent in messages of --chunk bytes, so that `gapless
+    listen --raw` writes it again; with --lines each line of it is a message.
     """
     if lines and chunk is not None:
         raise ConfigError("--lines and --chunk both say what a message is; give one of them")
@@ -83,10 +100,17 @@ def send(
         start_s = time.monotonic()
         with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
             sent, sent_bytes = _send_all(
-                member, _messages(source, chunk_bytes), to, timeout_s, progress, ahead=size_bytes is not None
+                member,
+                _messages(source, chunk_bytes),
+                to,
+                timeout_s,
+                progress,
+                ahead=size_bytes is not None,
             )
         view = member.view
-        summary = Summary(sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s)
+        summary = Summary(
+            sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s
+        )
     if as_json:
         print_json(summary._asdict())
     else:
@@ -109,7 +133,9 @@ def _messages(source: BinaryIO, chunk_bytes: int) -> Iterator[list[bytes]]:
     """Return messages, as many at a time as are there: what a pipe or a terminal has goes out at once."""
     rest = b""
     number = source.fileno()
-    while block := os.read(number, max(chunk_bytes, BATCH_BYTES // (chunk_bytes or 1) * (chunk_bytes or 1))):
+    while block := os.read(
+        number, max(chunk_bytes, BATCH_BYTES // (chunk_bytes or 1) * (chunk_bytes or 1))
+    ):
         block = rest + block
         if chunk_bytes:
             whole = len(block) // chunk_bytes * chunk_bytes
@@ -128,7 +154,9 @@ def _wait_for(group: Group, members: int, timeout_s: float | None, *, quiet: boo
     """Wait for a view of so many members."""
     try:
         if not quiet and (group.view is None or len(group.view.members) < members):
-            note(f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}")
+            note(
+                f"{group.group}: waiting for {members - 1} other member{'' if members == 2 else 's'}"
+            )
         group.wait_for_members(members, timeout_s)
     except TimedOutError as error:
         here = 0 if group.view is None else len(group.view.members)
@@ -146,8 +174,8 @@ def _send_all(
 ) -> tuple[int, int]:
     """Send everything; return how many messages and bytes when all members have delivered the last of them.
 
-    Order makes the last message speak for all before it, so it alone is acknowledged, if a look ``ahead`` that tells
-    which one it is costs no time.
+    Order makes the last message speak for all before it, so it alone is acknowledged, if a look
+    ``ahead`` that tells which one it is costs no time.
     """
     sent = sent_bytes = 0
     receipt: Sent | None = None
@@ -155,7 +183,9 @@ def _send_all(
     while batch is not None:
         after = next(batches, None) if ahead else None
         mode = "acknowledged" if after is None else "ordered"
-        receipt = group.send_many(batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False)
+        receipt = group.send_many(
+            batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False
+        )
         sent += len(batch)
         sent_bytes += sum(map(len, batch))
         progress(sent_bytes)
@@ -166,11 +196,20 @@ def _send_all(
 
 
 @contextmanager
-def _progress(label: str, size_bytes: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+def _progress(
+    label: str, size_bytes: int | None, *, quiet: bool
+) -> Iterator[Callable[[int], None]]:
     if quiet:
         yield lambda _done: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as progress:
         task = progress.add_task(label, total=size_bytes)
         yield lambda done: progress.update(task, completed=done)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless.cli.compare import loss_percent, pace_ns
-from gapless.cli.output import (
+from gapless.cli.rendering import (
     console,
     found_mutant,
     json_option,
@@ -24,28 +24,52 @@ from gapless.cli.output import (
 from gapless.cli.sim import cores
 
 if TYPE_CHECKING:
-    from gapless.sim.compare import CellOrigin
-    from gapless.sim.shrink import Origin, Shrunk
+    from gapless.sim.profile_cost import CellOrigin
+    from gapless.sim.shrink.shrinker import Origin, Shrunk
 
 
 @click.command()
 @click.argument("seed", type=click.IntRange(0), required=False)
 @click.option(
-    "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where the scenario is written."
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the scenario is written.",
 )
 @mutant_option
-@click.option("--all-mutants", is_flag=True, help="Hunt and shrink every planted bug instead of a seed.")
+@click.option(
+    "--all-mutants", is_flag=True, help="Hunt and shrink every planted bug instead of a seed."
+)
 @click.option(
     "--messages",
     type=click.IntRange(1, 10_000),
     default=None,
     help="Messages per member.  [default: 100; with --membership 40]",
 )
-@click.option("--members", type=click.IntRange(2, 26), default=None, help="Members in the group (default: by seed).")
-@click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants.")
-@click.option("--membership", is_flag=True, help="The groups find and make their views by themselves.")
-@click.option("--loss", metavar="PERCENT", help="Shrink SEED as gapless compare runs it with --profile at this loss.")
-@click.option("--size", "size_bytes", type=click.IntRange(0, 1_000_000), help="Bytes per message, with --loss.")
+@click.option(
+    "--members",
+    type=click.IntRange(2, 26),
+    default=None,
+    help="Members in the group (default: by seed).",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=None, help="Processes for --all-mutants."
+)
+@click.option(
+    "--membership", is_flag=True, help="The groups find and make their views by themselves."
+)
+@click.option(
+    "--loss",
+    metavar="PERCENT",
+    help="Shrink SEED as gapless compare runs it with --profile at this loss.",
+)
+@click.option(
+    "--size",
+    "size_bytes",
+    type=click.IntRange(0, 1_000_000),
+    help="Bytes per message, with --loss.",
+)
 @click.option("--pace", metavar="TIME", help="Time between two messages of a member, with --loss.")
 @knob_options
 @json_option
@@ -68,22 +92,24 @@ def shrink(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Shrink the failing run of SEED to a scenario file, and show it.
 
-    The options that say what is run are those of "gapless sim"; with --loss they are those of "gapless compare". With
-    --mutant and no SEED the seeds are tried until the bug shows. The scenario is written to the folder of -o (if it is
-    not given: tests/scenarios, or its folder planted) under the name of the check that fails, or of the planted bug.
-    Exits with 1 if the seed fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to
-    shrink.
+    The options that say what is run are those of "gapless sim"; with --loss they are those of
+    "gapless compare". With --mutant and no SEED the seeds are tried until the bug shows. The
+    scenario is written to the folder of -o (if it is not given: tests/scenarios, or its folder
+    planted) under the name of the check that fails, or of the planted bug. Exits with 1 if the seed
+    fails by itself, with 0 if a planted bug made it fail, with 2 if there is nothing to shrink.
     """
     config = read_config(profile, config_file, properties)
     given = config_file is not None or properties is not None
     if seed is None and (given or profile is not None):
-        raise click.UsageError("knobs go with a SEED; a hunt for a planted bug draws them from its seeds")
+        raise click.UsageError(
+            "knobs go with a SEED; a hunt for a planted bug draws them from its seeds"
+        )
     if all_mutants:
         if seed is not None or mutant:
             raise click.UsageError("--all-mutants hunts by itself; leave SEED and --mutant out")
         return _shrink_all(folder or Path("tests/scenarios/planted"), workers or cores(), as_json)
-    from gapless.sim.run import usual_messages
-    from gapless.sim.shrink import Origin
+    from gapless.sim.runner import usual_messages
+    from gapless.sim.shrink.shrinker import Origin
 
     bug = found_mutant(mutant)
     if seed is None and bug:
@@ -93,14 +119,18 @@ def shrink(  # noqa: PLR0917 - one parameter per option
     origin: Origin | CellOrigin
     if loss is not None:
         if membership or config_file is not None:
-            raise click.UsageError("--loss is about gapless compare, which knows neither --membership nor --config")
+            raise click.UsageError(
+                "--loss is about gapless compare, which knows neither --membership nor --config"
+            )
         origin = _cell(seed, loss, profile, members, messages, size_bytes, pace, properties)
     elif size_bytes is not None or pace is not None:
         raise click.UsageError("--size and --pace go with --loss")
     else:
         messages = messages or usual_messages(membership=membership)
         origin = Origin(seed, messages, members, config if given else None, profile, membership)
-    return _shrink_seed(origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json)
+    return _shrink_seed(
+        origin, bug, folder or Path("tests/scenarios", "planted" if bug else ""), as_json
+    )
 
 
 def _cell(
@@ -114,7 +144,7 @@ def _cell(
     properties: str | None,
 ) -> CellOrigin:
     """Return the run of "gapless compare" that the options name; its defaults hold."""
-    from gapless.sim.compare import CellOrigin, Work, config_of
+    from gapless.sim.profile_cost import CellOrigin, Work, config_of
 
     if profile is None:
         raise click.UsageError("--loss: name the --profile too")
@@ -127,11 +157,13 @@ def _cell(
         seed,
     )
     rate = loss_percent("--loss", loss)
-    return CellOrigin(seed, work.messages, profile, rate, work, config_of(profile, properties or ""))
+    return CellOrigin(
+        seed, work.messages, profile, rate, work, config_of(profile, properties or "")
+    )
 
 
 def _shrink_seed(origin: Origin | CellOrigin, bug: str, folder: Path, as_json: bool) -> int:
-    from gapless.sim.shrink import MOST_TRIES, shrink_seed
+    from gapless.sim.shrink.shrinker import MOST_TRIES, shrink_seed
 
     with progress_bar("replays", MOST_TRIES, quiet=as_json or not sys.stderr.isatty()) as done:
         found = shrink_seed(origin, bug=bug, progress=done)
@@ -141,7 +173,7 @@ def _shrink_seed(origin: Origin | CellOrigin, bug: str, folder: Path, as_json: b
 
 
 def _shrink_bug(bug: str, folder: Path, as_json: bool) -> int:
-    from gapless.sim.shrink import shrink_bug
+    from gapless.sim.shrink.shrinker import shrink_bug
 
     with progress_bar("seeds", None, quiet=as_json or not sys.stderr.isatty()) as done:
         found = shrink_bug(bug, progress=done)
@@ -164,12 +196,15 @@ def _tell(found: Shrunk, folder: Path, as_json: bool) -> int:
 
 
 def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
-    from gapless.sim.mutants import MUTANTS
-    from gapless.sim.shrink import shrink_bug
+    from gapless.sim.mutants.runner import MUTANTS
+    from gapless.sim.shrink.shrinker import shrink_bug
 
     results: dict[str, Shrunk | None] = {}
     quiet = as_json or not sys.stderr.isatty()
-    with progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done, ProcessPoolExecutor(workers) as pool:
+    with (
+        progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done,
+        ProcessPoolExecutor(workers) as pool,
+    ):
         names = [mutant.name for mutant in MUTANTS]
         for name, found in zip(names, pool.map(shrink_bug, names), strict=True):
             results[name] = found
@@ -177,7 +212,9 @@ def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
                 _write(found, folder)
             done(len(results))
     if as_json:
-        print_json({name: None if found is None else found.as_dict() for name, found in results.items()})
+        print_json(
+            {name: None if found is None else found.as_dict() for name, found in results.items()}
+        )
         return 0
     rows = [
         (name, "lives", "", "", "")
@@ -185,7 +222,9 @@ def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
         else (name, found.check, found.origin.command, found.script_lines, found.file_name)
         for name, found in results.items()
     ]
-    console().print(make_table(f"Planted bugs, in {folder}", ("bug", "check", "from", "lines", "file"), rows))
+    console().print(
+        make_table(f"Planted bugs, in {folder}", ("bug", "check", "from", "lines", "file"), rows)
+    )
     return 0
 
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from gapless.cli.experiments import Wish, run_scenario
-from gapless.cli.output import (
+from gapless.cli.rendering import (
     console,
     found_mutant,
     json_option,
@@ -24,7 +24,7 @@ from gapless.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from gapless.sim.run import Outcome, Sweep
+    from gapless.sim.runner import Outcome, Sweep
 
 MOST_SEED = 2**63 - 1
 """The largest seed that is taken."""
@@ -45,10 +45,18 @@ _OF_SEEDS = {
 @click.command()
 @click.argument("seed", type=click.IntRange(0, MOST_SEED), required=False)
 @click.option(
-    "--seeds", type=click.IntRange(1, 10_000_000), default=None, metavar="N", help="Run N seeds instead of one."
+    "--seeds",
+    type=click.IntRange(1, 10_000_000),
+    default=None,
+    metavar="N",
+    help="Run N seeds instead of one.",
 )
 @click.option(
-    "--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first of the N seeds."
+    "--first",
+    type=click.IntRange(0, MOST_SEED),
+    default=0,
+    show_default=True,
+    help="The first of the N seeds.",
 )
 @click.option(
     "--messages",
@@ -57,15 +65,41 @@ _OF_SEEDS = {
     help="Messages per member.  [default: 100; with --membership 40]",
 )
 @click.option(
-    "--members", default=None, metavar="N", help="Members in each group (default: by seed); with scale a list: 2,10,50."
+    "--members",
+    default=None,
+    metavar="N",
+    help="Members in each group (default: by seed); with scale a list: 2,10,50.",
 )
-@click.option("--workers", type=click.IntRange(1, 256), default=None, help="Processes (default: one per core).")
-@click.option("--membership", is_flag=True, help="Let the groups find and make their views by themselves.")
-@click.option("--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale.")
-@click.option("--joins", type=click.IntRange(1, 10_000), default=None, help="Joins in each row of join-under-load.")
-@click.option("--plot", type=click.Path(path_type=Path), default=None, help="Write the plot of scale to this SVG file.")
 @click.option(
-    "--trace", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Write a trace of every seed to DIR."
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Processes (default: one per core).",
+)
+@click.option(
+    "--membership", is_flag=True, help="Let the groups find and make their views by themselves."
+)
+@click.option(
+    "--scenario", default=None, metavar="NAME", help="Run an experiment: join-under-load or scale."
+)
+@click.option(
+    "--joins",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Joins in each row of join-under-load.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write the plot of scale to this SVG file.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Write a trace of every seed to DIR.",
 )
 @mutant_option
 @knob_options
@@ -92,19 +126,22 @@ def sim(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Simulate groups: replay one SEED, or run many with --seeds.
 
-    Everything about a run comes from its seed: members, knobs, messages, faults. The same seed gives the same digest
-    every time. The seed draws the profile too, unless --profile names one. A configuration that is given here takes the
-    place of the one drawn from the seed. With --membership nobody is told a view: members join, leave, crash, freeze
-    and are cut off, and have to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep
-    of 300 seeds or more (200 with --membership) of all profiles never saw something that must happen.
+    Everything about a run comes from its seed: members, knobs, messages, faults. The same seed
+    gives the same digest every time. The seed draws the profile too, unless --profile names one. A
+    configuration that is given here takes the place of the one drawn from the seed. With
+    --membership nobody is told a view: members join, leave, crash, freeze and are cut off, and have
+    to agree on who is in the group. Exits with 1 if an invariant is violated, or if a sweep of 300
+    seeds or more (200 with --membership) of all profiles never saw something that must happen.
 
-    With --scenario an experiment takes the place of seeds. join-under-load: members join one after the other while one
-    sends and views are late. scale: the same story for groups of several sizes. Either exits with 1 if something is
-    lost or somebody is stuck.
+    With --scenario an experiment takes the place of seeds. join-under-load: members join one after
+    the other while one sends and views are late. scale: the same story for groups of several sizes.
+    Either exits with 1 if something is lost or somebody is stuck.
     """
     if scenario is not None:
         _refuse_with_scenario(context)
-        wish = Wish(members, messages, joins, plot, 1 if seed is None else seed, workers or cores(), as_json)
+        wish = Wish(
+            members, messages, joins, plot, 1 if seed is None else seed, workers or cores(), as_json
+        )
         return run_scenario(scenario, wish)
     if joins is not None or plot is not None:
         raise click.UsageError("--joins and --plot belong to a --scenario")
@@ -112,14 +149,21 @@ def sim(  # noqa: PLR0917 - one parameter per option
         raise click.UsageError("give one SEED to replay, or --seeds N to run many")
     config = read_config(profile, config_file, properties)
     count = _count(members)
-    group: dict[str, Any] = {"messages": messages, "members": count, "profile": profile, "membership": membership}
+    group: dict[str, Any] = {
+        "messages": messages,
+        "members": count,
+        "profile": profile,
+        "membership": membership,
+    }
     if config_file is not None or properties is not None:
         group["config"] = config
     bug = found_mutant(mutant)
     if seed is not None:
         return _one(seed, group, bug, trace, as_json)
     if bug:
-        raise click.UsageError("--mutant goes with a SEED; gapless sweep --preset hunt takes it for many")
+        raise click.UsageError(
+            "--mutant goes with a SEED; gapless sweep --preset hunt takes it for many"
+        )
     assert seeds is not None
     return _many(range(first, first + seeds), workers or cores(), group, trace, as_json)
 
@@ -128,7 +172,9 @@ def _refuse_with_scenario(context: click.Context) -> None:
     """Refuse options that only mean something where groups are drawn from seeds."""
     for name, option in _OF_SEEDS.items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option} does not go with --scenario, which brings its own groups")
+            raise click.UsageError(
+                f"{option} does not go with --scenario, which brings its own groups"
+            )
 
 
 def _count(members: str | None) -> int | None:
@@ -150,28 +196,34 @@ def cores() -> int:
 
 
 def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json: bool) -> int:
-    from gapless.sim.run import simulate
-    from gapless.sim.scenario import plant
+    from gapless.sim.runner import simulate
+    from gapless.sim.scenario.scenario_file import plant
 
     with plant(bug):
         if trace is None:
             outcome = simulate(seed, **group)
         else:
-            from gapless.sim.trace_files import prepare, write_set
+            from gapless.sim.world.trace_files import prepare, write_set
 
             prepare(trace)
             (outcome,) = write_set(str(trace), partial(simulate, trace=True, **group), [seed])
     if as_json:
         print_json(_outcome_dict(outcome))
     else:
-        rows = [(key, _flat(value)) for key, value in _outcome_dict(outcome).items() if key != "violations"]
+        rows = [
+            (key, _flat(value))
+            for key, value in _outcome_dict(outcome).items()
+            if key != "violations"
+        ]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
         _print_violations([outcome], membership=group["membership"], bug=bug)
     return 0 if outcome.ok else 1
 
 
-def _many(seeds: range, workers: int, group: dict[str, Any], trace: Path | None, as_json: bool) -> int:
-    from gapless.sim.run import sweep, thorough_seeds
+def _many(
+    seeds: range, workers: int, group: dict[str, Any], trace: Path | None, as_json: bool
+) -> int:
+    from gapless.sim.runner import sweep, thorough_seeds
 
     with progress_bar("seeds", len(seeds), quiet=as_json) as done:
         result = sweep(seeds, workers=workers, progress=done, trace=trace, **group)
@@ -234,15 +286,23 @@ def _print_sweep(report: dict[str, Any], result: Sweep, *, membership: bool) -> 
     screen.print(make_table("Simulated groups", ("what", "value"), rows))
     screen.print(make_table("Faults that struck", ("fault", "times"), report["faults"].items()))
     happened = report["must_happen"].items()
-    screen.print(make_table("What must happen, and in how many seeds it did", ("what", "seeds"), happened))
+    screen.print(
+        make_table("What must happen, and in how many seeds it did", ("what", "seeds"), happened)
+    )
     _print_violations(result.failed, membership=membership)
 
 
 def _print_violations(failed: list[Outcome], *, membership: bool, bug: str = "") -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
-        rows = [(v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations]
-        screen.print(make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows))
-        same = f"{outcome.seed} --profile {outcome.profile}" + (" --membership" if membership else "")
+        rows = [
+            (v.check, f"{v.t_ns / 1e6:.3f} ms", v.member, v.message) for v in outcome.violations
+        ]
+        screen.print(
+            make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows)
+        )
+        same = f"{outcome.seed} --profile {outcome.profile}" + (
+            " --membership" if membership else ""
+        )
         same += f' --mutant "{bug}"' if bug else ""
         screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")

@@ -9,29 +9,90 @@ from typing import TYPE_CHECKING
 import click
 
 from gapless.cli.bench import changed_knobs
-from gapless.cli.joining import seconds as duration
-from gapless.cli.output import console, json_option, knob_options, make_table, print_json, progress_bar
+from gapless.cli.group_options import seconds as duration
+from gapless.cli.rendering import (
+    console,
+    json_option,
+    knob_options,
+    make_table,
+    print_json,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
-    from gapless.soak import Plan, Report
+    from gapless_lab.soak import Plan, Report
 
 MOST_SHOWN = 20
 """So many violations are printed."""
 
 
 @click.command()
-@click.option("--members", default=4, show_default=True, metavar="N", type=int, help="Processes of the group.")
-@click.option("--seconds", default=60.0, show_default=True, type=duration, help="Length of the load.")
-@click.option("--rate", default=100, show_default=True, metavar="N", type=int, help="Messages a second of each.")
-@click.option("--loss", default=0.02, show_default=True, metavar="SHARE", type=float, help="Datagrams to lose.")
-@click.option("--duplicate", default=0.01, show_default=True, metavar="SHARE", type=float, help="That come twice.")
-@click.option("--reorder", default=0.01, show_default=True, metavar="SHARE", type=float, help="That are overtaken.")
-@click.option("--kill", "kills", default=1, show_default=True, metavar="N", type=int, help="Members to kill -9.")
-@click.option("--stop", "stops", default=1, show_default=True, metavar="N", type=int, help="Members to SIGSTOP.")
-@click.option("--seed", default=1, show_default=True, metavar="N", type=int, help="Of faults, load and blows.")
+@click.option(
+    "--members", default=4, show_default=True, metavar="N", type=int, help="Processes of the group."
+)
+@click.option(
+    "--seconds", default=60.0, show_default=True, type=duration, help="Length of the load."
+)
+@click.option(
+    "--rate",
+    default=100,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Messages a second of each.",
+)
+@click.option(
+    "--loss",
+    default=0.02,
+    show_default=True,
+    metavar="SHARE",
+    type=float,
+    help="Datagrams to lose.",
+)
+@click.option(
+    "--duplicate",
+    default=0.01,
+    show_default=True,
+    metavar="SHARE",
+    type=float,
+    help="That come twice.",
+)
+@click.option(
+    "--reorder",
+    default=0.01,
+    show_default=True,
+    metavar="SHARE",
+    type=float,
+    help="That are overtaken.",
+)
+@click.option(
+    "--kill",
+    "kills",
+    default=1,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Members to kill -9.",
+)
+@click.option(
+    "--stop",
+    "stops",
+    default=1,
+    show_default=True,
+    metavar="N",
+    type=int,
+    help="Members to SIGSTOP.",
+)
+@click.option(
+    "--seed", default=1, show_default=True, metavar="N", type=int, help="Of faults, load and blows."
+)
 @click.option("--transport", default="udp", show_default=True, metavar="NAME", help="udp or tcp.")
 @click.option(
-    "--trace", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Keep the traces in this empty folder."
+    "--trace",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep the traces in this empty folder.",
 )
 @knob_options
 @json_option
@@ -55,11 +116,11 @@ def soak(
 ) -> int:
     """Let real processes on this machine send under loss, kill -9 and SIGSTOP, and check what they have written down.
 
-    Every process writes a trace. When the load is over and everything has arrived, the traces are checked by the
-    invariants of the simulator, as far as rows show them. The exit code is 1 if one is broken, if the group does not
-    come to rest, or if the memory of a process grows.
+    Every process writes a trace. When the load is over and everything has arrived, the traces are
+    checked by the invariants of the simulator, as far as rows show them. The exit code is 1 if one
+    is broken, if the group does not come to rest, or if the memory of a process grows.
     """
-    from gapless.soak import Plan, soak as run
+    from gapless_lab.soak import Plan, soak as run
 
     plan = Plan(
         members=members,
@@ -98,9 +159,14 @@ def _show(plan: Plan, report: Report) -> None:
         ("rows of trace", report.rows),
         ("memory flat", report.is_flat),
     )
-    title = f"{plan.members} processes over {plan.transport} for {plan.seconds:g} s, seed {plan.seed}"
+    title = (
+        f"{plan.members} processes over {plan.transport} for {plan.seconds:g} s, seed {plan.seed}"
+    )
     screen.print(make_table(title, ("what", "found"), found))
-    rows = [(name, seen[0], seen[len(seen) // 2], seen[-1]) for name, seen in sorted(report.memory.items())]
+    rows = [
+        (name, seen[0], seen[len(seen) // 2], seen[-1])
+        for name, seen in sorted(report.memory.items())
+    ]
     screen.print(make_table("Memory, MB", ("process", "first", "middle", "last"), rows))
     for violation in report.violations[:MOST_SHOWN]:
         screen.print(str(violation), style="red", markup=False)

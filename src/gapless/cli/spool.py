@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gapless.cli.output import console, json_option, make_table, print_json, progress_bar
+from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 from gapless.errors import ConfigError
 
 if TYPE_CHECKING:
     from gapless.spool import SpoolView
-    from gapless.spool.check import Report
+    from gapless.spool.fsck import Report
 
 path_argument = click.argument("path", type=click.Path(path_type=Path))
 MOST_LINES = 50
@@ -62,7 +62,9 @@ def ls(path: Path, as_json: bool) -> int:
             shown = rows if len(rows) <= MOST_LINES else rows[-MOST_LINES:]
             more = f" (the last {MOST_LINES} of {len(rows)})" if len(rows) > MOST_LINES else ""
             columns = [name.replace("_", " ") for name in shown[0]]
-            out.print(make_table(f"{title.capitalize()}{more}", columns, (row.values() for row in shown)))
+            out.print(
+                make_table(f"{title.capitalize()}{more}", columns, (row.values() for row in shown))
+            )
         else:
             out.print(f"No {title}.")
     return 0
@@ -108,7 +110,11 @@ def _streams(view: SpoolView) -> list[dict[str, object]]:
 def _readers(view: SpoolView) -> list[dict[str, object]]:
     high = view.high()
     return [
-        {"reader": each.name, "lag": sum(view.rows(each.digest, high).values()), "said": _when(each.when_ns)}
+        {
+            "reader": each.name,
+            "lag": sum(view.rows(each.digest, high).values()),
+            "said": _when(each.when_ns),
+        }
         for each in view.readers()
     ]
 
@@ -125,7 +131,7 @@ def check(path: Path, as_json: bool) -> int:
 
     Nothing is changed. It may run while a collector writes.
     """
-    from gapless.spool.check import check as look
+    from gapless.spool.fsck import check as look
 
     with progress_bar("checking", _total_bytes(path), quiet=as_json) as done:
         report = look(path, progress=done)
@@ -139,9 +145,10 @@ def check(path: Path, as_json: bool) -> int:
 def repair(path: Path, as_json: bool) -> int:
     """Cut out what is damaged, record the messages that it has cost as lost, and say which they are.
 
-    Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left as it is.
+    Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left
+    as it is.
     """
-    from gapless.spool.check import repair as mend
+    from gapless.spool.fsck import repair as mend
 
     with progress_bar("repairing", _total_bytes(path), quiet=as_json) as done:
         report = mend(path, progress=done)
@@ -154,10 +161,12 @@ def _total_bytes(path: Path) -> int | None:
 
 
 def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
-    from gapless.spool.check import as_json as plain
+    from gapless.spool.fsck import as_json as plain
 
     if as_json:
-        print_json({"path": str(path), "repaired": repaired and bool(report.problems), **plain(report)})
+        print_json(
+            {"path": str(path), "repaired": repaired and bool(report.problems), **plain(report)}
+        )
         return
     out = console()
     out.print(
@@ -170,11 +179,19 @@ def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
         out.print("No damage.")
         return
     rows = [
-        (each.path.name, each.offset, each.what, each.stream, f"{each.first}..{each.last}" if each.stream else "")
+        (
+            each.path.name,
+            each.offset,
+            each.what,
+            each.stream,
+            f"{each.first}..{each.last}" if each.stream else "",
+        )
         for each in report.problems
     ]
     title = "Was damaged, and is repaired" if repaired else "Damaged"
-    out.print(make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MOST_LINES]))
+    out.print(
+        make_table(title, ("file", "offset", "what", "stream", "messages"), rows[:MOST_LINES])
+    )
     if len(rows) > MOST_LINES:
         out.print(f"… and {len(rows) - MOST_LINES} more; --json lists them all")
     if not repaired:
@@ -183,13 +200,39 @@ def _show(path: Path, report: Report, *, as_json: bool, repaired: bool) -> None:
 
 @spool.command("export")
 @path_argument
-@click.option("--format", "format_", metavar="NAME", help="jsonl or parquet; by default what the file's name says.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; without it JSON lines are printed.")
-@click.option("--from", "start", metavar="DIGEST", help="After these numbers, such as '{\"a1.5\": 100}', or a file.")
-@click.option("--to", "end", metavar="DIGEST", help="Up to and with these numbers; streams not named are left out.")
+@click.option(
+    "--format",
+    "format_",
+    metavar="NAME",
+    help="jsonl or parquet; by default what the file's name says.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file; without it JSON lines are printed.",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="DIGEST",
+    help="After these numbers, such as '{\"a1.5\": 100}', or a file.",
+)
+@click.option(
+    "--to",
+    "end",
+    metavar="DIGEST",
+    help="Up to and with these numbers; streams not named are left out.",
+)
 @json_option
 def export(
-    *, path: Path, format_: str | None, output: Path | None, start: str | None, end: str | None, as_json: bool
+    *,
+    path: Path,
+    format_: str | None,
+    output: Path | None,
+    start: str | None,
+    end: str | None,
+    as_json: bool,
 ) -> int:
     """Write the messages of a spool, or of a range of it, as JSON lines or Parquet.
 
@@ -206,29 +249,44 @@ def export(
     begin, until = _digest(start, "--from"), _digest(end, "--to")
     total = count_rows(view, begin, until)
     with progress_bar("exporting", total, quiet=as_json or output is None) as done:
-        count = write(view, output, format=format_ or guessed, start=begin, end=until, progress=done)
+        count = write(
+            view, output, format=format_ or guessed, start=begin, end=until, progress=done
+        )
     if as_json:
-        print_json({"path": str(path), "output": str(output), "format": format_ or guessed, "messages": count})
+        print_json(
+            {
+                "path": str(path),
+                "output": str(output),
+                "format": format_ or guessed,
+                "messages": count,
+            }
+        )
     elif output is not None:
         click.echo(f"{output}: {count:,} messages")
     return 0
 
 
 def _digest(text: str | None, option: str) -> dict[str, int] | None:
-    from gapless.spool.readers import check_digest
+    from gapless.spool.consumer_registry import check_digest
 
     if text is None:
         return None
     try:
-        told = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        told = json.loads(
+            text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
+        )
     except FileNotFoundError:
         raise ConfigError(
             f'{option} = {text!r}: expected a digest such as {{"a1.5": 100}}, or a file with one'
         ) from None
     except ValueError as error:
-        raise ConfigError(f'{option}: not JSON ({error}); expected a digest such as {{"a1.5": 100}}') from None
+        raise ConfigError(
+            f'{option}: not JSON ({error}); expected a digest such as {{"a1.5": 100}}'
+        ) from None
     if not isinstance(told, dict):
-        raise ConfigError(f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(told).__name__}')
+        raise ConfigError(
+            f'{option}: expected a digest such as {{"a1.5": 100}}, got {type(told).__name__}'
+        )
     return check_digest(told)
 
 

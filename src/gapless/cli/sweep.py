@@ -16,16 +16,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from gapless import __version__
-from gapless.cli.output import console, found_mutant, json_option, make_table, mutant_option, print_json
 from gapless.cli.pipeline import ended_by
+from gapless.cli.rendering import (
+    console,
+    found_mutant,
+    json_option,
+    make_table,
+    mutant_option,
+    print_json,
+)
 from gapless.cli.sim import MOST_SEED, cores
 from gapless.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark_gapless.sweep.cells import Cell
-    from pyspark_gapless.sweep.run import Done, Plan, Progress as Stand
+    from pyspark_gapless.sweep.cell import Cell
+    from pyspark_gapless.sweep.runner import Done, Plan, Progress as Stand
     from pyspark_gapless.sweep.summary import CellSummary, HuntSummary, Summary
 
     Figure = Callable[[CellSummary], str]
@@ -39,7 +46,13 @@ ENDING = "what is under way is still kept"
 
 
 @click.command()
-@click.option("--grid", "grid_file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with the cells.")
+@click.option(
+    "--grid",
+    "grid_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with the cells.",
+)
 @click.option("--preset", metavar="NAME", help="Cells that are at hand: protocols or hunt.")
 @click.option(
     "--seeds",
@@ -47,7 +60,13 @@ ENDING = "what is under way is still kept"
     metavar="N",
     help=f"Seeds for each cell.  [default: {GRID_SEEDS}; {HUNT_SEEDS} for a hunt]",
 )
-@click.option("--first", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--first",
+    type=click.IntRange(0, MOST_SEED),
+    default=0,
+    show_default=True,
+    help="The first seed.",
+)
 @click.option(
     "--output",
     default="gapless-sweep",
@@ -56,10 +75,16 @@ ENDING = "what is under way is still kept"
     metavar="DIR",
     help="Where results are kept; what is there is not done again.",
 )
-@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+)
 @click.option("--no-spark", is_flag=True, help="Use processes of this machine instead of Spark.")
 @click.option("--workers", type=click.IntRange(1, 256), help="How many processes, with --no-spark.")
-@click.option("--print-grid", is_flag=True, help="Print the grid file of the --preset, to start one's own from.")
+@click.option(
+    "--print-grid",
+    is_flag=True,
+    help="Print the grid file of the --preset, to start one's own from.",
+)
 @mutant_option
 @json_option
 def sweep(  # noqa: PLR0917 - one parameter per option
@@ -77,33 +102,48 @@ def sweep(  # noqa: PLR0917 - one parameter per option
 ) -> int:
     """Run every cell of a grid with many seeds, on Spark, and keep a row of results for each run.
 
-    A grid file names profiles, group sizes, losses and knobs; every combination is a cell. The preset "protocols"
-    compares all profiles; "hunt" draws whole groups and faults from the seeds and looks for violations. A sweep that
-    was stopped or killed goes on where it was if it is started again with the same --output. Runs that fail are listed
-    with the commands that repeat and shrink them. Exits with 1 if there are any, or if a hunt of all profiles never saw
-    something that must happen. docs/sweep.md says more.
+    A grid file names profiles, group sizes, losses and knobs; every combination is a cell. The
+    preset "protocols" compares all profiles; "hunt" draws whole groups and faults from the seeds
+    and looks for violations. A sweep that was stopped or killed goes on where it was if it is
+    started again with the same --output. Runs that fail are listed with the commands that repeat
+    and shrink them. Exits with 1 if there are any, or if a hunt of all profiles never saw something
+    that must happen. docs/sweep.md says more.
     """
     if (grid_file is None) == (preset is None):
         raise click.UsageError("give either a --grid FILE or a --preset: protocols or hunt")
     if master is not None and no_spark:
-        raise click.UsageError("--master says where Spark runs, and --no-spark that it does not; give one of them")
+        raise click.UsageError(
+            "--master says where Spark runs, and --no-spark that it does not; give one of them"
+        )
     if workers is not None and not no_spark:
-        raise click.UsageError("--workers goes with --no-spark; Spark has as many as its --master says")
-    from pyspark_gapless.sweep import grid
-    from pyspark_gapless.sweep.run import Plan, run
+        raise click.UsageError(
+            "--workers goes with --no-spark; Spark has as many as its --master says"
+        )
+    from pyspark_gapless.sweep import grid_file as grid
+    from pyspark_gapless.sweep.runner import Plan, run
 
     if print_grid:
         if preset is None:
             raise click.UsageError("--print-grid prints the grid of a --preset")
         click.echo(grid.preset(preset), nl=False)
         return 0
-    cells = grid.load_grid(grid_file) if grid_file is not None else grid.read_grid(grid.preset(preset or ""))
+    cells = (
+        grid.load_grid(grid_file)
+        if grid_file is not None
+        else grid.read_grid(grid.preset(preset or ""))
+    )
     cells = grid.with_mutant(cells, found_mutant(mutant))
-    count = seeds or (HUNT_SEEDS if all(cell.loss_percent is None for cell in cells) else GRID_SEEDS)
+    count = seeds or (
+        HUNT_SEEDS if all(cell.loss_percent is None for cell in cells) else GRID_SEEDS
+    )
     last = first + count
     if last > MOST_SEED:
-        raise click.UsageError(f"--first {first} with {count} seeds goes beyond the last one, {MOST_SEED}")
-    plan = Plan(cells, range(first, last), output, master, (workers or cores()) if no_spark else None)
+        raise click.UsageError(
+            f"--first {first} with {count} seeds goes beyond the last one, {MOST_SEED}"
+        )
+    plan = Plan(
+        cells, range(first, last), output, master, (workers or cores()) if no_spark else None
+    )
     stop = threading.Event()
     began_s = perf_counter()
     with ended_by(stop, ENDING), _shown(spark=not no_spark, quiet=as_json) as tell:
@@ -139,8 +179,16 @@ def _shown(*, spark: bool, quiet: bool) -> Iterator[Callable[[Stand], None]]:
 
             def tell(stand: Stand) -> None:
                 failed = f", {stand.failed:,} failed" if stand.failed else ""
-                label = f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
-                progress.update(task, total=stand.total, completed=stand.done, speed=speed(stand), description=label)
+                label = (
+                    f"runs{failed}" if stand.done > stand.before or not spark else "Spark starts"
+                )
+                progress.update(
+                    task,
+                    total=stand.total,
+                    completed=stand.done,
+                    speed=speed(stand),
+                    description=label,
+                )
 
             yield tell
 
@@ -160,7 +208,7 @@ def speed(stand: Stand) -> str:
 
 def as_dict(plan: Plan, done: Done, wall_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints."""
-    from pyspark_gapless.sweep.cells import code_digest
+    from pyspark_gapless.sweep.cell import code_digest
 
     progress = done.progress
     return {
@@ -186,7 +234,8 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     if summary.cells:
         each = {part.runs for part in summary.cells}
         screen.print(
-            f"{len(summary.cells):,} cells, {min(each):,} runs of each" + (" or more" if len(each) > 1 else "")
+            f"{len(summary.cells):,} cells, {min(each):,} runs of each"
+            + (" or more" if len(each) > 1 else "")
         )
         for title, figures in TABLES.items():
             screen.print(*grid_lines(title, summary.cells, figures), sep="\n", soft_wrap=True)
@@ -196,15 +245,22 @@ def show(plan: Plan, done: Done, wall_s: float) -> None:
     now = progress.done - progress.before
     before = f", {progress.before:,} were there" if progress.before else ""
     speed = f" at {progress.per_s:.1f}/s" if now else ""
-    screen.print(f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}", soft_wrap=True)
+    screen.print(
+        f"{now:,} runs{speed} in {wall_s:.1f} s{before}; results: {plan.output / 'runs'}",
+        soft_wrap=True,
+    )
     if done.others:
         told = f"{done.others:,} of the runs were there from other code, which says nothing about this one"
         screen.print(told, style="yellow")
     if summary.missing:
-        screen.print(f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow")
+        screen.print(
+            f"{summary.missing:,} runs are still to do: the same command goes on", style="yellow"
+        )
     verdict = f"{summary.violations:,} violations in {summary.runs:,} runs"
     failed = f", {summary.failed:,} runs failed" if summary.failed else ""
-    screen.print(verdict + failed, style="bold green" if summary.ok else "bold red", highlight=False)
+    screen.print(
+        verdict + failed, style="bold green" if summary.ok else "bold red", highlight=False
+    )
 
 
 def _axes(cells: Sequence[Cell]) -> list[str]:
@@ -217,23 +273,32 @@ def _axes(cells: Sequence[Cell]) -> list[str]:
     return differ
 
 
-def grid_lines(title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]) -> list[Text]:
+def grid_lines(
+    title: str, parts: Sequence[CellSummary], figures: Mapping[str, Figure]
+) -> list[Text]:
     """Return a line for each cell, in sections of the same conditions; no line is longer for one axis more."""
     *outer, inner = _axes([part.cell for part in parts])
     sections: dict[str, list[CellSummary]] = {}
     for part in parts:
         told = part.cell.described()
-        sections.setdefault(", ".join(f"{name} {told[name]}" for name in outer if told.get(name)), []).append(part)
+        sections.setdefault(
+            ", ".join(f"{name} {told[name]}" for name in outer if told.get(name)), []
+        ).append(part)
     idle = {"runs"} if len({part.runs for part in parts}) == 1 else set()
     idle |= set() if any(part.sums["stalls"] for part in parts) else {"stalls"}
     chosen = {name: figure for name, figure in figures.items() if name not in idle}
-    table = [(part.cell.described().get(inner, ""), *(figure(part) for figure in chosen.values())) for part in parts]
+    table = [
+        (part.cell.described().get(inner, ""), *(figure(part) for figure in chosen.values()))
+        for part in parts
+    ]
     widths = [max(map(len, column)) for column in zip((inner, *chosen), *table, strict=True)]
     rows = dict(zip(map(id, parts), table, strict=True))
     lines = [Text(title, "italic"), Text(_aligned((inner, *chosen), widths), "bold")]
     for condition, members in sections.items():
         lines += [Text(condition, "dim")] if condition else []
-        lines += [Text(_aligned(rows[id(part)], widths), "red" if part.failed else "") for part in members]
+        lines += [
+            Text(_aligned(rows[id(part)], widths), "red" if part.failed else "") for part in members
+        ]
     return lines
 
 
@@ -245,7 +310,11 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 def _share(part: CellSummary) -> str:
     """Return how much was delivered; only all of it is 100 %."""
     delivered, expected = part.sums["delivered"], part.sums["expected"]
-    return "100 %" if delivered == expected else f"{min(100 * delivered / max(1, expected), 99.9):.1f} %"
+    return (
+        "100 %"
+        if delivered == expected
+        else f"{min(100 * delivered / max(1, expected), 99.9):.1f} %"
+    )
 
 
 def _per_loss(part: CellSummary) -> str:
@@ -287,23 +356,42 @@ def show_hunts(hunts: Sequence[HuntSummary]) -> None:
     screen = console()
     names = [hunt.kind for hunt in hunts]
     books = [hunt.as_dict() for hunt in hunts]
-    plain = ("seeds", "events", "steps", "messages", "simulated_seconds", "failed", "violations", "digest")
+    plain = (
+        "seeds",
+        "events",
+        "steps",
+        "messages",
+        "simulated_seconds",
+        "failed",
+        "violations",
+        "digest",
+    )
     rows = [(name.replace("_", " "), *(_cell(book[name]) for book in books)) for name in plain]
-    rows += [(name, *(_counts(book[name]) for book in books)) for name in ("profiles", "characters")]
+    rows += [
+        (name, *(_counts(book[name]) for book in books)) for name in ("profiles", "characters")
+    ]
     screen.print(make_table("Groups drawn from seeds", ("what", *names), rows))
     faults = sorted({fault for book in books for fault in book["faults"]})
     struck = [(fault, *(book["faults"].get(fault, 0) for book in books)) for fault in faults]
     screen.print(make_table("Faults that struck", ("fault", *names), struck))
     for hunt in hunts:
         seen = len(hunt.must_happen) - len(hunt.never_seen)
-        screen.print(f"{hunt.kind}: {seen} of {len(hunt.must_happen)} situations that must happen were seen")
+        screen.print(
+            f"{hunt.kind}: {seen} of {len(hunt.must_happen)} situations that must happen were seen"
+        )
         if hunt.never_seen:
             style = "red" if hunt.thorough else "yellow"
-            screen.print(f"  never seen: {', '.join(hunt.never_seen)}", style=style, soft_wrap=True, highlight=False)
+            screen.print(
+                f"  never seen: {', '.join(hunt.never_seen)}",
+                style=style,
+                soft_wrap=True,
+                highlight=False,
+            )
         if not hunt.failed and hunt.runs:
             share = f"{100 * hunt.bound:.2g} %"
             screen.print(
-                f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such runs", highlight=False
+                f"  no violation: at 95 % confidence a bug shows in fewer than {share} of such runs",
+                highlight=False,
             )
 
 
@@ -320,7 +408,9 @@ def show_failures(summary: Summary) -> None:
     screen = console()
     for failure in summary.failures[:SHOWN_FAILURES]:
         drawn = f" ({failure.profile})" if failure.profile else ""
-        screen.print(f"seed {failure.seed}{drawn}: {failure.what}", style="red", soft_wrap=True, markup=False)
+        screen.print(
+            f"seed {failure.seed}{drawn}: {failure.what}", style="red", soft_wrap=True, markup=False
+        )
         for name, command in (("replay", failure.replay), ("shrink", failure.shrink)):
             if command is not None:
                 screen.print(f"  {name}: {command}", soft_wrap=True, markup=False, highlight=False)

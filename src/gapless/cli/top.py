@@ -14,8 +14,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.joining import group_options, joined, read_place, seconds, served, shown, until_interrupted
-from gapless.cli.output import console, json_option, print_json
+from gapless.cli.group_options import (
+    group_options,
+    joined,
+    read_place,
+    seconds,
+    served,
+    shown,
+    until_interrupted,
+)
+from gapless.cli.rendering import console, json_option, print_json
 from gapless.errors import GaplessError
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
     from gapless.blocking import Group
     from gapless.identity import Address
-    from gapless.metrics import Look, Sending
+    from gapless.metrics.prometheus import Look, Sending
 
 ASK_S = 2.0
 """A member that has not answered after this time is shown as silent."""
@@ -40,17 +48,29 @@ MOST_ASKED = 16
 @click.command()
 @click.argument("group")
 @click.option(
-    "--interval", "interval_s", default=1.0, show_default=True, type=seconds, metavar="TIME", help="Time between looks."
+    "--interval",
+    "interval_s",
+    default=1.0,
+    show_default=True,
+    type=seconds,
+    metavar="TIME",
+    help="Time between looks.",
 )
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, show that, and end.")
-@click.option("--serve", metavar="[HOST:]PORT", help="Serve the figures of all members at /metrics, for Prometheus.")
+@click.option(
+    "--serve",
+    metavar="[HOST:]PORT",
+    help="Serve the figures of all members at /metrics, for Prometheus.",
+)
 @group_options
 @json_option
-def top(group: str, interval_s: float, once: bool, serve: str | None, as_json: bool, **options: Any) -> None:
+def top(
+    group: str, interval_s: float, once: bool, serve: str | None, as_json: bool, **options: Any
+) -> None:
     """Watch GROUP: every member with its windows, its rates, its repairs, and who holds whom up.
 
-    It joins the group to ask every member how it stands, and reads nothing itself. With --json one object for every
-    look, with everything that members answer. Ctrl-C ends.
+    It joins the group to ask every member how it stands, and reads nothing itself. With --json one
+    object for every look, with everything that members answer. Ctrl-C ends.
     """
     place = None if serve is None else read_place(serve)
     with (
@@ -63,11 +83,15 @@ def top(group: str, interval_s: float, once: bool, serve: str | None, as_json: b
             while True:
                 threading.Event().wait(interval_s)
                 now = observe(member)
-                print_json(now.as_dict(before)) if as_json else console().print(picture(now, before))
+                print_json(now.as_dict(before)) if as_json else console().print(
+                    picture(now, before)
+                )
                 before = now
                 if once:
                     return
-        with Live(picture(before, None), console=Console(), screen=True, auto_refresh=False) as live:
+        with Live(
+            picture(before, None), console=Console(), screen=True, auto_refresh=False
+        ) as live:
             while True:
                 threading.Event().wait(interval_s)
                 now = observe(member)
@@ -92,16 +116,28 @@ class Sight:
         if now is None or former is None or before is None or now.me != former.me:
             return dict.fromkeys(names, 0.0)
         passed_s = max(1e-9, self.at_s - before.at_s)
-        grown = (max(0, after - first) for after, first in zip(totals(now), totals(former), strict=True))
+        grown = (
+            max(0, after - first) for after, first in zip(totals(now), totals(former), strict=True)
+        )
         return {name: round(value / passed_s, 1) for name, value in zip(names, grown, strict=True)}
 
     def as_dict(self, before: Sight | None) -> dict[str, Any]:
         """Return it for a program."""
         rows = [
-            {"member": str(member), "rates": self.rates(before, member), "look": None if one is None else one.as_dict()}
+            {
+                "member": str(member),
+                "rates": self.rates(before, member),
+                "look": None if one is None else one.as_dict(),
+            }
             for member, one in self.looks.items()
         ]
-        return {"group": self.group, "view": self.view, "me": self.me, "slow": slow(self), "members": rows}
+        return {
+            "group": self.group,
+            "view": self.view,
+            "me": self.me,
+            "slow": slow(self),
+            "members": rows,
+        }
 
 
 def totals(one: Look) -> tuple[int, ...]:
@@ -140,13 +176,21 @@ def slow(sight: Sight) -> list[dict[str, Any]]:
         if one is None:
             found.append({"member": str(member), "reason": f"has not answered within {ASK_S:g} s"})
         elif one.gauges["unread"] >= UNREAD * one.gauges["most_unread"]:
-            found.append({"member": one.me, "reason": f"does not read: {one.gauges['unread']:,} messages wait for it"})
+            found.append(
+                {
+                    "member": one.me,
+                    "reason": f"does not read: {one.gauges['unread']:,} messages wait for it",
+                }
+            )
     for one in filter(None, sight.looks.values()):
         for stream in one.sending:
             if stream.unmoved_ns is not None and stream.unmoved_ns >= SLOW_S * 1e9:
                 unmoved_s = stream.unmoved_ns / 1e9
                 found += [
-                    {"member": holder, "reason": f"holds the window of {one.me} for {unmoved_s:.1f} s"}
+                    {
+                        "member": holder,
+                        "reason": f"holds the window of {one.me} for {unmoved_s:.1f} s",
+                    }
                     for holder in stream.held_by
                 ]
     return found
@@ -157,7 +201,10 @@ def slow(sight: Sight) -> list[dict[str, Any]]:
 
 def picture(sight: Sight, before: Sight | None) -> RenderableType:
     """Return a screen."""
-    called = {str(member): shown(member, "" if one is None else one.name) for member, one in sight.looks.items()}
+    called = {
+        str(member): shown(member, "" if one is None else one.name)
+        for member, one in sight.looks.items()
+    }
     head = Text.assemble(
         (sight.group, "bold"),
         f"  view {sight.view}, {len(sight.looks)} members, {time.strftime('%H:%M:%S')}; * is this command",
@@ -192,12 +239,25 @@ def _members(sight: Sight, before: Sight | None, called: dict[str, str]) -> Tabl
     return table
 
 
-_COLUMNS = ("member", "sent/s", "got/s", "window", "wait", "miss", "oldest", "rep/s", "unread", "held by")
+_COLUMNS = (
+    "member",
+    "sent/s",
+    "got/s",
+    "window",
+    "wait",
+    "miss",
+    "oldest",
+    "rep/s",
+    "unread",
+    "held by",
+)
 _NUMBERS = {1, 2, 4, 5, 6, 7, 8}
 SILENT = "does not answer"
 
 
-def _row(sight: Sight, before: Sight | None, member: Address, called: dict[str, str]) -> list[str | Text]:
+def _row(
+    sight: Sight, before: Sight | None, member: Address, called: dict[str, str]
+) -> list[str | Text]:
     one = sight.looks[member]
     name = called[str(member)] + ("*" if str(member) == sight.me else "")
     if one is None:
@@ -221,7 +281,10 @@ def _row(sight: Sight, before: Sight | None, member: Address, called: dict[str, 
 
 def window_bar(stream: Sending, capacity: int) -> Text:
     """Return how full a window is, in messages or in bytes, as a bar of five and a share."""
-    share = max((stream.high - stream.low) / max(1, capacity), stream.stored_bytes / max(1, stream.max_bytes))
+    share = max(
+        (stream.high - stream.low) / max(1, capacity),
+        stream.stored_bytes / max(1, stream.max_bytes),
+    )
     share = min(1.0, share)
     full = round(5 * share)
     colour = "green" if share < 0.5 else "yellow" if share < 0.9 else "red"

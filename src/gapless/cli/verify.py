@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from gapless.cli.output import console, json_option, make_table, print_json
+from gapless.cli.rendering import console, json_option, make_table, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,21 +41,24 @@ COLORS = {"held": "green", "violated": "bold red", "not checked": "yellow"}
 @click.command()
 @click.argument("path")
 @click.option("--only", default="", metavar="IDS", help="Run only these checks, such as S1,S3.")
-@click.option("--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md).")
+@click.option(
+    "--master", metavar="URL", help="Where Spark runs; local[*] by default (docs/spark.md)."
+)
 @json_option
 def verify(path: str, only: str, master: str | None, as_json: bool) -> int:
     """Check every invariant that a trace can show on the trace in the folder PATH, with Spark.
 
-    A trace is recorded with --trace by the commands that join a group, by gapless sim, or by gapless.join(trace=…).
-    Several traces under one folder are one. What a process that was killed has left is put in order first. Exits with 1
-    if an invariant is violated; docs/verify.md says what each check sees, and what it cannot see.
+    A trace is recorded with --trace by the commands that join a group, by gapless sim, or by
+    gapless.join(trace=…). Several traces under one folder are one. What a process that was killed
+    has left is put in order first. Exits with 1 if an invariant is violated; docs/verify.md says
+    what each check sees, and what it cannot see.
     """
-    from pyspark_gapless.installed import look
+    from pyspark_gapless.runtime.spark_install import look
 
     look()
     from pyspark_gapless.session import session
     from pyspark_gapless.trace import Trace
-    from pyspark_gapless.verify.verify import known, verify as run
+    from pyspark_gapless.verify.runner import known, verify as run
 
     ids = known(only.split(",")) if only else []
     Trace.seal(path)
@@ -76,7 +86,10 @@ def _settings(path: str, master: str | None) -> dict[str, str]:
     size_bytes = sum(file.stat().st_size for file in Path(path).rglob("*.parquet"))
     if size_bytes < SMALL_BYTES:
         return {"spark.driver.extraJavaOptions": QUICK}
-    return {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": str(max(8, size_bytes // 20_000_000))}
+    return {
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": str(max(8, size_bytes // 20_000_000)),
+    }
 
 
 @contextmanager
@@ -140,7 +153,14 @@ def show(verdict: Verdict) -> None:
     """Print the verdict for a person."""
     out = console()
     rows = [
-        (one.id, one.name, one.rows, one.violations, f"[{COLORS[one.state]}]{one.state}[/]", one.why)
+        (
+            one.id,
+            one.name,
+            one.rows,
+            one.violations,
+            f"[{COLORS[one.state]}]{one.state}[/]",
+            one.why,
+        )
         for one in verdict.checks
     ]
     of = f"{verdict.seeds:,} simulated groups" if verdict.simulated else "a real run"
@@ -165,7 +185,9 @@ def _show_violation(out: Console, violation: dict[str, Any]) -> None:
     """Print one violation with the rows around it."""
     where = f"seed {violation['seed']}, " if violation["seed"] else ""
     of = f" (messages of {violation['origin']})" if violation["origin"] else ""
-    out.print(f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: {violation['message']}")
+    out.print(
+        f"\n[bold red]{violation['check']}[/] {where}{violation['member']}{of}: {violation['message']}"
+    )
     if not violation["rows"]:
         return
     begin_ns = violation["rows"][0]["t_ns"]
@@ -189,4 +211,10 @@ def _show_violation(out: Console, violation: dict[str, Any]) -> None:
 
 def _span(row: dict[str, Any]) -> str:
     first, last = row["seqno"], row["seqno_last"]
-    return "" if not last and not first else str(last or first) if first in {0, last} else f"{first}..{last}"
+    return (
+        ""
+        if not last and not first
+        else str(last or first)
+        if first in {0, last}
+        else f"{first}..{last}"
+    )

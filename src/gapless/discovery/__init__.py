@@ -4,13 +4,13 @@
 docs/discovery.md has the sources.
 """
 
+from gapless.discovery.composite import Discovery
 from gapless.discovery.directory import Directory
-from gapless.discovery.discovery import Discovery
-from gapless.discovery.grammar import parse_sources
 from gapless.discovery.multicast import Multicast, Pair, default_group
-from gapless.discovery.names import Dns, Seeds
+from gapless.discovery.seeds import Dns, Seeds
 from gapless.discovery.shared_file import SharedFile
 from gapless.discovery.source import Problem, Problems, Source
+from gapless.discovery.uri import parse_sources
 
 __all__ = [
     "Directory",

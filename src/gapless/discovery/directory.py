@@ -1,16 +1,17 @@
 """A shared directory: each member keeps a small file of its own there, and reads those of the others.
 
-On starting:   the member writes its entry, *then* reads the others'. Of two that start at once, at least one sees the
-               other.
-While running: every ``refresh`` the entry is written anew, in one step, and the others are read. An entry that was not
-               written for ``stale`` is ignored, and removed by the first member that finds it, as is what a crashed
-               writer left. Times are those of the file system that holds the directory; clocks of members are not
-               compared.
-On leaving:    the member removes its entry, unless a later life of its node has taken it over.
+On starting:   the member writes its entry, *then* reads the others'. Of two that start at once, at
+               least one sees the other. While running: every ``refresh`` the entry is written anew,
+               in one step, and the others are read. An entry that was not written for ``stale`` is
+               ignored, and removed by the first member that finds it, as is what a crashed writer
+               left. Times are those of the file system that holds the directory; clocks of members
+               are not compared. On leaving:    the member removes its entry, unless a later life of
+               its node has taken it over.
 
-The directory is not made: where a share is not mounted, one of the same name would hide that. Whatever goes wrong is a
-problem that is counted: ``write`` (a full disk, no permission), ``read`` (no directory, no permission), ``garbage``
-(a file that is no entry), ``remove`` (a stale file that stays), ``superseded`` (a later life of this node is there).
+The directory is not made: where a share is not mounted, one of the same name would hide that.
+Whatever goes wrong is a problem that is counted: ``write`` (a full disk, no permission), ``read``
+(no directory, no permission), ``garbage`` (a file that is no entry), ``remove`` (a stale file that
+stays), ``superseded`` (a later life of this node is there).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.discovery.entries import (
+from gapless.discovery.entry_file import (
     MOST_ENTRY_BYTES,
     TEMPORARY,
     Entry,
@@ -50,10 +51,14 @@ _ENDING = ".member.json"
 class Shared(Slow):
     """What a shared directory and a shared file have in common: a path, a group, how often, how old."""
 
-    def __init__(self, scheme: str, path: str | Path, *, group: str, refresh_ns: int, stale_ns: int) -> None:
+    def __init__(
+        self, scheme: str, path: str | Path, *, group: str, refresh_ns: int, stale_ns: int
+    ) -> None:
         self._path = Path(path)
         if not self._path.is_absolute():
-            raise ConfigError(f"{str(path)!r} is not absolute, and members may run in different folders; write /{path}")
+            raise ConfigError(
+                f"{str(path)!r} is not absolute, and members may run in different folders; write /{path}"
+            )
         if stale_ns < 2 * refresh_ns:
             raise ConfigError(
                 f"entries that are written every {format_duration(refresh_ns)} cannot be stale after"
@@ -72,19 +77,30 @@ class Shared(Slow):
 class Directory(Shared):
     """``Directory("/shared/orders", group="orders")``."""
 
-    def __init__(self, path: str | Path, *, group: str, refresh_ns: int = REFRESH_NS, stale_ns: int = STALE_NS) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        group: str,
+        refresh_ns: int = REFRESH_NS,
+        stale_ns: int = STALE_NS,
+    ) -> None:
         super().__init__("dir", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
         self._start = f"{group_id(group):016x}-"
         self._may_remove = False
 
     def _refresh(self, place: Place | None) -> tuple[Locator, ...] | None:
-        if self._written is not None and (place is None or place.address.node != self._written.address.node):
+        if self._written is not None and (
+            place is None or place.address.node != self._written.address.node
+        ):
             self._remove_mine(self._written)
         now_ns = None if place is None else self._write(place)
-        # Who has just written knows the time of the file system, and may judge for all. Who only looks has nothing but
-        # its own clock: good enough to ignore an entry, not to remove it.
+        # Who has just written knows the time of the file system, and may judge for all. Who only
+        # looks has nothing but its own clock: good enough to ignore an entry, not to remove it.
         self._may_remove = now_ns is not None
-        return self._read(now_ns or time.time_ns(), None if place is None else self._file(place).name)
+        return self._read(
+            now_ns or time.time_ns(), None if place is None else self._file(place).name
+        )
 
     def _file(self, place: Place) -> Path:
         return self._path / f"{self._start}{place.address.node:016x}{_ENDING}"
@@ -94,12 +110,16 @@ class Directory(Shared):
         entry = Entry(self._group, place.address, Locator.decode(place.locator))
         there = self._entry_at(path)
         if there is not None and there.address.incarnation > place.address.incarnation:
-            self.problems.add("superseded", f"{path} is of life {there.address}, after {place.address}; it stays")
+            self.problems.add(
+                "superseded", f"{path} is of life {there.address}, after {place.address}; it stays"
+            )
             return None
         try:
             now_ns = replace_file(path, lambda _: json.dumps(entry.to_json()).encode() + b"\n")
         except OSError as error:
-            self.problems.add("write", f"cannot write {path}: {error}; others do not find this member here")
+            self.problems.add(
+                "write", f"cannot write {path}: {error}; others do not find this member here"
+            )
             return None
         self._written = place
         return now_ns
@@ -122,14 +142,19 @@ class Directory(Shared):
             paths = sorted(self._path.iterdir())
         except OSError as error:
             self.problems.add(
-                "read", f"cannot read {self._path}: {error}; mount or make it, and let members write there"
+                "read",
+                f"cannot read {self._path}: {error}; mount or make it, and let members write there",
             )
             return None
         found: dict[Locator, None] = {}
         for path in paths:
             if path.name.startswith("." + self._start) and path.name.endswith(TEMPORARY):
                 self._clear(path, now_ns)
-            elif path.name.startswith(self._start) and path.name.endswith(_ENDING) and path.name != mine:
+            elif (
+                path.name.startswith(self._start)
+                and path.name.endswith(_ENDING)
+                and path.name != mine
+            ):
                 locator = self._read_one(path, now_ns)
                 if locator is not None:
                     found[locator] = None
@@ -147,7 +172,9 @@ class Directory(Shared):
         except OSError as error:
             self.problems.add("read", f"cannot read {path}: {error}")
         except GarbageError as error:
-            self.problems.add("garbage", f"{path} holds no entry: {error}; remove it if nobody needs it")
+            self.problems.add(
+                "garbage", f"{path} holds no entry: {error}; remove it if nobody needs it"
+            )
             self._clear(path, now_ns)
         return None
 
@@ -164,4 +191,6 @@ class Directory(Shared):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            self.problems.add("remove", f"cannot remove the stale {path}: {error}; remove it by hand")
+            self.problems.add(
+                "remove", f"cannot remove the stale {path}: {error}; remove it by hand"
+            )

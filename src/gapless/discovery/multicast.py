@@ -1,11 +1,12 @@
 """The multicast group: one datagram reaches every member on the local network, known or not.
 
-On starting:   ``open`` gives a transport a socket to send to the group and one that hears it.
-While running: nothing. There is no protocol here: the datagrams that travel are those of the machine.
-On leaving:    whoever opened the sockets closes them.
+On starting:   ``open`` gives a transport a socket to send to the group and one that hears it. While
+running: nothing. There is no protocol here: the datagrams that travel are those of the machine. On
+leaving:    whoever opened the sockets closes them.
 
-A group that is not named has an address made from the name of the Gapless group, the same at every member: in
-239.255.0.0/16 for IPv4 (administratively scoped, local), in ff15::/16 for IPv6 (transient, site-local).
+A group that is not named has an address made from the name of the Gapless group, the same at every
+member: in 239.255.0.0/16 for IPv4 (administratively scoped, local), in ff15::/16 for IPv6
+(transient, site-local).
 """
 
 from __future__ import annotations
@@ -57,27 +58,44 @@ def default_group(group: str, family: Literal[4, 6] = 4) -> IPv4Address | IPv6Ad
 class Multicast:
     """A multicast group as a source: ``Multicast(default_group("orders"), interface="eth0")``.
 
-    ``interface`` is a name or, for IPv4, an address of this machine; without one the system chooses. ``ttl`` is how
-    many networks a datagram may cross: 1 stays on the local one.
+    ``interface`` is a name or, for IPv4, an address of this machine; without one the system
+    chooses. ``ttl`` is how many networks a datagram may cross: 1 stays on the local one.
     """
 
     def __init__(
-        self, address: str | IPv4Address | IPv6Address, port: int = PORT, *, interface: str = "", ttl: int = 1
+        self,
+        address: str | IPv4Address | IPv6Address,
+        port: int = PORT,
+        *,
+        interface: str = "",
+        ttl: int = 1,
     ) -> None:
         try:
             self.address = ip_address(address)
         except ValueError as error:
-            raise ConfigError(f"{address!r} is no address: expected one such as 239.255.1.2 or ff15::1:2") from error
+            raise ConfigError(
+                f"{address!r} is no address: expected one such as 239.255.1.2 or ff15::1:2"
+            ) from error
         if not self.address.is_multicast:
-            raise ConfigError(f"{address} is no multicast address; expected one in 239.0.0.0/8 or ff00::/8")
+            raise ConfigError(
+                f"{address} is no multicast address; expected one in 239.0.0.0/8 or ff00::/8"
+            )
         if not 1 <= port <= 65535:
-            raise ConfigError(f"multicast port {port} does not exist; expected a number from 1 to 65535")
+            raise ConfigError(
+                f"multicast port {port} does not exist; expected a number from 1 to 65535"
+            )
         if not 0 <= ttl <= 255:
-            raise ConfigError(f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local network")
+            raise ConfigError(
+                f"ttl {ttl} is not possible; expected 0 (this machine) to 255, 1 for the local network"
+            )
         if not interface.isprintable() or len(interface) > _LONGEST_NAME or " " in interface:
-            raise ConfigError(f"{interface!r} is no interface; expected a name such as eth0, or one of its addresses")
+            raise ConfigError(
+                f"{interface!r} is no interface; expected a name such as eth0, or one of its addresses"
+            )
         if self.address.version == 6 and _is_ipv4(interface):
-            raise ConfigError(f"interface {interface} is an IPv4 address, and {address} is IPv6; name the interface")
+            raise ConfigError(
+                f"interface {interface} is an IPv4 address, and {address} is IPv6; name the interface"
+            )
         self.port = port
         self.interface = interface
         self.ttl = ttl
@@ -105,9 +123,10 @@ class Multicast:
     def open(self, send: socket.socket | None = None) -> Pair | None:
         """Return sockets that send to the group and hear it, or None with the problem ``open`` counted.
 
-        A transport may give its own socket to ``send`` with: it is made ready for it, and answers to the sender of what
-        others hear then reach the transport. One socket sends through one interface: of two groups of a family on
-        different interfaces, one has to have a socket of its own. It may try again later, when the network has come up.
+        A transport may give its own socket to ``send`` with: it is made ready for it, and answers
+        to the sender of what others hear then reach the transport. One socket sends through one
+        interface: of two groups of a family on different interfaces, one has to have a socket of
+        its own. It may try again later, when the network has come up.
         """
         opened: list[socket.socket] = []
         try:
@@ -121,7 +140,9 @@ class Multicast:
             for one in opened:
                 one.close()
             where = self.interface or "the interface that the system chose"
-            self.problems.add("open", f"cannot use {self.address} on {where}: {error}; try another interface=")
+            self.problems.add(
+                "open", f"cannot use {self.address} on {where}: {error}; try another interface="
+            )
             return None
         return Pair(send, receive, (str(self.address), self.port, *scope))
 
@@ -139,11 +160,15 @@ class Multicast:
         if self.address.version == 4:
             receive.bind((str(self.address), self.port))
             receive.setsockopt(
-                socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _MREQN.pack(group, self._local(), self._index())
+                socket.IPPROTO_IP,
+                socket.IP_ADD_MEMBERSHIP,
+                _MREQN.pack(group, self._local(), self._index()),
             )
         else:
             receive.bind((str(self.address), self.port, 0, self._index()))
-            receive.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, _MREQ6.pack(group, self._index()))
+            receive.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, _MREQ6.pack(group, self._index())
+            )
 
     def _prepare(self, send: socket.socket) -> None:
         if self.address.version == 4:
@@ -162,7 +187,11 @@ class Multicast:
 
     def _index(self) -> int:
         """Return the number of the interface, 0 if it was not given by name."""
-        return socket.if_nametoindex(self.interface) if self.interface and not _is_ipv4(self.interface) else 0
+        return (
+            socket.if_nametoindex(self.interface)
+            if self.interface and not _is_ipv4(self.interface)
+            else 0
+        )
 
 
 def _is_ipv4(text: str) -> bool:

@@ -1,12 +1,14 @@
 """One shared file with an entry for each member: for where a directory is not at hand.
 
-On starting:   under a lock (``<file>.lock`` beside it) the member adds its entry and reads the others'.
-While running: every ``refresh`` it does so again, and leaves out the entries of its group that are stale. The file is
-               replaced in one step, so that those who only read need no lock. Times are those of the file system.
-On leaving:    under the lock the member takes its entry out, unless a later life of its node has taken it over.
+On starting:   under a lock (``<file>.lock`` beside it) the member adds its entry and reads the
+others'. While running: every ``refresh`` it does so again, and leaves out the entries of its group
+that are stale. The file is replaced in one step, so that those who only read need no lock. Times
+are those of the file system. On leaving:    under the lock the member takes its entry out, unless a
+later life of its node has taken it over.
 
-Problems: ``write``, ``read``, ``garbage`` (the file is begun anew; others add themselves again within ``refresh``),
-``locked`` (somebody holds the lock for too long), ``superseded``. The file's directory is not made.
+Problems: ``write``, ``read``, ``garbage`` (the file is begun anew; others add themselves again
+within ``refresh``), ``locked`` (somebody holds the lock for too long), ``superseded``. The file's
+directory is not made.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.discovery.directory import REFRESH_NS, STALE_NS, Shared
-from gapless.discovery.entries import FORM, Entry, GarbageError, parse_json, read_file, replace_file
+from gapless.discovery.entry_file import (
+    FORM,
+    Entry,
+    GarbageError,
+    parse_json,
+    read_file,
+    replace_file,
+)
 from gapless.locator import Locator
 
 if TYPE_CHECKING:
@@ -47,7 +56,14 @@ class Row(NamedTuple):
 class SharedFile(Shared):
     """``SharedFile("/shared/orders.json", group="orders")``."""
 
-    def __init__(self, path: str | Path, *, group: str, refresh_ns: int = REFRESH_NS, stale_ns: int = STALE_NS) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        group: str,
+        refresh_ns: int = REFRESH_NS,
+        stale_ns: int = STALE_NS,
+    ) -> None:
         super().__init__("file", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
 
     def _refresh(self, place: Place | None) -> tuple[Locator, ...] | None:
@@ -59,7 +75,9 @@ class SharedFile(Shared):
         except TimeoutError as error:
             self.problems.add("locked", str(error))
         except OSError as error:
-            self.problems.add("write", f"cannot write {self._path}: {error}; others do not find this member here")
+            self.problems.add(
+                "write", f"cannot write {self._path}: {error}; others do not find this member here"
+            )
         return self._look()
 
     def _look(self) -> tuple[Locator, ...] | None:
@@ -67,7 +85,8 @@ class SharedFile(Shared):
             return self._others(self._rows(), None, time.time_ns())
         except OSError as error:
             self.problems.add(
-                "read", f"cannot read {self._path}: {error}; mount or make its directory, if it is missing"
+                "read",
+                f"cannot read {self._path}: {error}; mount or make its directory, if it is missing",
             )
             return None
 
@@ -75,19 +94,36 @@ class SharedFile(Shared):
         """Read, put the own entry in the place of its former one, and write; with the lock held."""
         mine = place or self._written
         rows = self._rows()
-        later = [row for row in rows if self._is_of(row, mine) and row.entry.address > mine.address] if mine else []
+        later = (
+            [row for row in rows if self._is_of(row, mine) and row.entry.address > mine.address]
+            if mine
+            else []
+        )
         if later:
-            self.problems.add("superseded", f"{self._path} has life {later[0].entry.address} of this node; it stays")
+            self.problems.add(
+                "superseded",
+                f"{self._path} has life {later[0].entry.address} of this node; it stays",
+            )
             self._written = None
             return self._others(rows, mine, time.time_ns())
-        kept = [row for row in rows if not self._is_of(row, mine) and not self._is_of(row, self._written)]
+        kept = [
+            row
+            for row in rows
+            if not self._is_of(row, mine) and not self._is_of(row, self._written)
+        ]
         read: list[tuple[Locator, ...]] = []
 
         def content(now_ns: int) -> bytes:
-            fresh = [row for row in kept if row.entry.group != self._group or not self._is_old(row.written_ns, now_ns)]
+            fresh = [
+                row
+                for row in kept
+                if row.entry.group != self._group or not self._is_old(row.written_ns, now_ns)
+            ]
             read.append(self._others(fresh, mine, now_ns))
             if place is not None:
-                fresh.append(Row(Entry(self._group, place.address, Locator.decode(place.locator)), now_ns))
+                fresh.append(
+                    Row(Entry(self._group, place.address, Locator.decode(place.locator)), now_ns)
+                )
             return _to_bytes(fresh)
 
         replace_file(self._path, content)
@@ -95,11 +131,21 @@ class SharedFile(Shared):
         return read[0]
 
     def _is_of(self, row: Row, place: Place | None) -> bool:
-        return place is not None and row.entry.group == self._group and row.entry.address.node == place.address.node
+        return (
+            place is not None
+            and row.entry.group == self._group
+            and row.entry.address.node == place.address.node
+        )
 
     def _others(self, rows: list[Row], mine: Place | None, now_ns: int) -> tuple[Locator, ...]:
-        here = (row for row in rows if row.entry.group == self._group and not self._is_of(row, mine))
-        return tuple(dict.fromkeys(row.entry.locator for row in here if not self._is_old(row.written_ns, now_ns)))
+        here = (
+            row for row in rows if row.entry.group == self._group and not self._is_of(row, mine)
+        )
+        return tuple(
+            dict.fromkeys(
+                row.entry.locator for row in here if not self._is_old(row.written_ns, now_ns)
+            )
+        )
 
     def _rows(self) -> list[Row]:
         """Return what the file holds; nothing if it is not there yet, or holds garbage."""
@@ -116,7 +162,9 @@ class SharedFile(Shared):
                 raise
             return []
         except GarbageError as error:
-            self.problems.add("garbage", f"{self._path}: {error}; whoever writes next begins it anew")
+            self.problems.add(
+                "garbage", f"{self._path}: {error}; whoever writes next begins it anew"
+            )
             return []
         return [row for member in fields["members"] if (row := self._row(member)) is not None]
 
@@ -127,7 +175,9 @@ class SharedFile(Shared):
             if not isinstance(written_ns, int):
                 raise GarbageError("an entry needs the time when it was written")
         except GarbageError as error:
-            self.problems.add("garbage", f"{self._path} has an entry that is none: {error}; it is left out")
+            self.problems.add(
+                "garbage", f"{self._path} has an entry that is none: {error}; it is left out"
+            )
             return None
         return Row(entry, written_ns)
 
@@ -143,7 +193,9 @@ class SharedFile(Shared):
                     break
                 except BlockingIOError:
                     if time.monotonic() >= deadline_s:
-                        raise TimeoutError(f"{path} is held for more than {LOCK_S:g} s by another process") from None
+                        raise TimeoutError(
+                            f"{path} is held for more than {LOCK_S:g} s by another process"
+                        ) from None
                 time.sleep(_PAUSE_S)
             yield
         finally:

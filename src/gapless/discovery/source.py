@@ -1,11 +1,11 @@
 """What every source of discovery is, what it says of its troubles, and a thread for work that may block.
 
-On starting:   ``announce(place)`` once the own locator is known; ``locate(now_ns)`` whenever something goes to WORLD.
-While running: ``locate`` says at once what is known. Work that may block (a name server, a file server) is done in a
-               thread of the source; what it finds is there at a later ``locate``. What goes wrong is counted as a
-               :class:`Problem` and tried again after the rest; what was found before still counts.
-On leaving:    ``withdraw()`` takes back what ``announce`` said; ``close()`` does so too and ends the thread, within a
-               second even if the work hangs.
+On starting:   ``announce(place)`` once the own locator is known; ``locate(now_ns)`` whenever
+something goes to WORLD. While running: ``locate`` says at once what is known. Work that may block
+(a name server, a file server) is done in a thread of the source; what it finds is there at a later
+``locate``. What goes wrong is counted as a :class:`Problem` and tried again after the rest; what
+was found before still counts. On leaving:    ``withdraw()`` takes back what ``announce`` said;
+``close()`` does so too and ends the thread, within a second even if the work hangs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Problems:
     def of(self, source: str) -> list[Problem]:
         """Return what was counted, under the name of the source."""
         with self._lock:
-            return [Problem(source, reason, times, last) for reason, (times, last) in sorted(self._counted.items())]
+            return [
+                Problem(source, reason, times, last)
+                for reason, (times, last) in sorted(self._counted.items())
+            ]
 
 
 class Source(Protocol):
@@ -81,9 +84,10 @@ class Source(Protocol):
 class Slow:
     """A source whose work may block: ``_refresh`` runs in a thread of its own, one round at a time.
 
-    A round is wanted by ``announce``, ``withdraw`` and ``wait``; by ``locate`` when ``rest_ns`` of the caller's time
-    have passed since the last one; and by itself every ``rest_ns`` as long as a place is announced, which has to be
-    kept fresh even if nobody asks. A member that neither looks nor announces costs nothing.
+    A round is wanted by ``announce``, ``withdraw`` and ``wait``; by ``locate`` when ``rest_ns`` of
+    the caller's time have passed since the last one; and by itself every ``rest_ns`` as long as a
+    place is announced, which has to be kept fresh even if nobody asks. A member that neither looks
+    nor announces costs nothing.
     """
 
     def __init__(self, name: str, rest_ns: int) -> None:
@@ -148,7 +152,9 @@ class Slow:
         if not self._closed:
             self._wanted += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._rounds, name=f"gapless {self.name}", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._rounds, name=f"gapless {self.name}", daemon=True
+                )
                 self._thread.start()
             self._turn.notify_all()
         return self._wanted
@@ -176,5 +182,7 @@ class Slow:
             self.problems.add("failed", f"{type(error).__name__}: {error}")
             return None
         if found is not None and len(found) > MOST_LOCATORS:
-            self.problems.add("crowded", f"{len(found)} places, of which only {MOST_LOCATORS} are used")
+            self.problems.add(
+                "crowded", f"{len(found)} places, of which only {MOST_LOCATORS} are used"
+            )
         return found

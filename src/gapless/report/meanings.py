@@ -34,7 +34,5 @@ MEANINGS = {
 }
 """By the id of the check."""
 
-NOT_CLAIMED = (
-    "A total order between different senders, and the same set of messages per view, are not promised and not checked."
-)
+NOT_CLAIMED = "A total order between different senders, and the same set of messages per view, are not promised and not checked."
 """What no check looks at."""

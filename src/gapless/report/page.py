@@ -7,16 +7,26 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gapless.report import group, latency, load, palette, pipeline, repairs, sequence, verdict, windows
-from gapless.report.markup import Html, called, tag
-from gapless.report.names import named
-from gapless.report.plot import shapes
-from gapless.report.shape import shaped
+from gapless.report.charts import palette
+from gapless.report.charts.lines import shapes
+from gapless.report.html import Html, called, tag
+from gapless.report.input_schema import shaped
+from gapless.report.labels import named
+from gapless.report.sections import (
+    latency,
+    membership,
+    pipeline,
+    retransmissions,
+    throughput,
+    verdict,
+    violations,
+    windows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gapless.report.verdict import Judgement
+    from gapless.report.sections.verdict import Judgement
 
 _GROUP = "Who was there, and which views they agreed on."
 _LATENCY = "From a send to its delivery at another member."
@@ -38,7 +48,7 @@ def render(figures: object) -> str:
     """Return the page for the figures of a run or a sweep."""
     whole = shaped(figures)
     if whole["kind"] == "sweep":
-        from gapless.report import sweep
+        from gapless.report.sections import sweep
 
         judgement, card = sweep.card(whole)
         parts = sweep.sections(whole)
@@ -55,29 +65,41 @@ def judgement(figures: object) -> Judgement:
     """Return what the page says first: whether all is well."""
     whole = shaped(figures)
     if whole["kind"] == "sweep":
-        from gapless.report import sweep
+        from gapless.report.sections import sweep
 
         return sweep.judge(whole)
     return verdict.judge_run(whole)
 
 
 def _run_sections(figures: dict[str, Any]) -> list[Section]:
-    across = group.span(figures)
+    across = membership.span(figures)
     made = [
-        Section("violations", "Violations", "What was broken", "", sequence.section(figures, across)),
-        Section("group", "Group", "The group", _GROUP, group.section(figures, across)),
-        Section("traffic", "Traffic", "Messages over time", "", load.traffic(figures, across)),
+        Section(
+            "violations", "Violations", "What was broken", "", violations.section(figures, across)
+        ),
+        Section("group", "Group", "The group", _GROUP, membership.section(figures, across)),
+        Section(
+            "traffic", "Traffic", "Messages over time", "", throughput.traffic(figures, across)
+        ),
         Section("latency", "Latency", "Latency", _LATENCY, latency.section(figures, across)),
-        Section("repairs", "Repairs", "Losses and repairs", _REPAIRS, repairs.section(figures, across)),
+        Section(
+            "repairs",
+            "Repairs",
+            "Losses and repairs",
+            _REPAIRS,
+            retransmissions.section(figures, across),
+        ),
         Section("windows", "Windows", "Windows", _WINDOWS, windows.section(figures, across)),
-        Section("waiting", "Waiting", "Waiting for room", "", load.waiting(figures)),
-        Section("overhead", "Overhead", "What it cost", "", load.overhead(figures)),
+        Section("waiting", "Waiting", "Waiting for room", "", throughput.waiting(figures)),
+        Section("overhead", "Overhead", "What it cost", "", throughput.overhead(figures)),
         Section("pipeline", "Pipeline", "The pipeline", "", pipeline.section(figures["pipeline"])),
     ]
     return [part for part in made if part.body is not None]
 
 
-def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]) -> str:
+def _page(
+    figures: dict[str, Any], what: str, judgement: Judgement, card: Html, parts: Sequence[Section]
+) -> str:
     title = figures["title"] or f"Gapless {what}"
     rules, early, late = (_part_of_page(name) for name in ("style.css", "early.js", "page.js"))
     styles = palette.css() + rules
@@ -100,7 +122,12 @@ def _page(figures: dict[str, Any], what: str, judgement: Judgement, card: Html, 
         shapes(),
         tag(
             "main",
-            tag("div", tag("p", f"Report of a {what}", class_="kicker"), tag("h1", called(title)), class_="title"),
+            tag(
+                "div",
+                tag("p", f"Report of a {what}", class_="kicker"),
+                tag("h1", called(title)),
+                class_="title",
+            ),
             card,
             *(_section(part) for part in parts),
             _foot(figures),
@@ -175,7 +202,10 @@ def _foot(figures: dict[str, Any]) -> Html:
     keys = "In a plot, ← and → move from point to point, Home and End go to the first and the last, Esc lets go."
     return tag(
         "footer",
-        tag("p", f"Made by gapless{version}{made}. This page is one file; it loads nothing and sends nothing."),
+        tag(
+            "p",
+            f"Made by gapless{version}{made}. This page is one file; it loads nothing and sends nothing.",
+        ),
         tag("p", keys, class_="keys"),
     )
 

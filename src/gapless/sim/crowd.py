@@ -1,17 +1,20 @@
 """A light world of participants, for experiments with many members or many messages.
 
-It is no judge: the worlds of the swarm check everything after every step, and are too slow for hundreds of members.
-What is checked here costs next to nothing, and is seen from outside the machine:
+It is no judge: the worlds of the swarm check everything after every step, and are too slow for
+hundreds of members. What is checked here costs next to nothing, and is seen from outside the
+machine:
 
-* views (S15): numbers rise, one id is one list, a member is in its own view, messages come from members of the view;
-* every message carries its number, so a hole, a repetition or a wrong order at any receiver is seen; a hole may be only
-  where the receiver is told of it and the sender has it no more in its own view, as one that is about to leave;
-* what a receiver should have: everything that a sender put on the network from the moment at which the receiver came
-  into the sender's own view. What came before that must not be delivered.
+* views (S15): numbers rise, one id is one list, a member is in its own view, messages come from
+  members of the view;
+* every message carries its number, so a hole, a repetition or a wrong order at any receiver is
+  seen; a hole may be only where the receiver is told of it and the sender has it no more in its own
+  view, as one that is about to leave;
+* what a receiver should have: everything that a sender put on the network from the moment at which
+  the receiver came into the sender's own view. What came before that must not be delivered.
 
-Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network with multicast does. A
-process may be given a time that it needs for each datagram that it reads or writes: it then does one after the other,
-and what comes meanwhile waits.
+Every datagram is decoded once, whoever it goes to. One to all is put on every link, as a network
+with multicast does. A process may be given a time that it needs for each datagram that it reads or
+writes: it then does one after the other, and what comes meanwhile waits.
 """
 
 from __future__ import annotations
@@ -20,11 +23,21 @@ from collections import Counter, deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gapless.core.participant import Participant
-from gapless.core.ready import GROUP, WORLD, Delivery, Expelled, Left, Lost, Ready, Started, ViewInstalled
+from gapless.faults.frame_names import kind_of
 from gapless.identity import Address, View, ViewId, group_id
-from gapless.sim.naming import kind_of
-from gapless.sim.seeds import split
+from gapless.protocol.member import Participant
+from gapless.protocol.ready import (
+    GROUP,
+    WORLD,
+    Delivery,
+    Expelled,
+    Left,
+    Lost,
+    Ready,
+    Started,
+    ViewInstalled,
+)
+from gapless.rng import split
 from gapless.units import NS_PER_MS
 from gapless.wire import decode
 from gapless.wire.codec import size_bytes
@@ -90,8 +103,8 @@ class Node:
 class Crowd:
     """Participants, the network between them, and the time.
 
-    ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how long a process is busy
-    with each datagram that it reads or writes.
+    ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how
+    long a process is busy with each datagram that it reads or writes.
     """
 
     def __init__(
@@ -133,7 +146,9 @@ class Crowd:
         before = self.nodes.get(number)
         address = Address(number, 1 if before is None else before.address.incarnation + 1)
         node = self.nodes[number] = Node(number, address)
-        locator = bytes((10, 0, number >> 8 & 255, number & 255, 0x1F, 0x90))  # as long as a place in a real network
+        locator = bytes(
+            (10, 0, number >> 8 & 255, number & 255, 0x1F, 0x90)
+        )  # as long as a place in a real network
         rng = split(self._seed, f"life {address}")
         node.member = Participant(address, _GROUP, self.config, rng, locator=locator)
         self.living[number] = node
@@ -168,7 +183,9 @@ class Crowd:
         first = node.numbered + 1
         node.numbered += count
         fill = bytes(max(0, size_bytes - _NUMBER_BYTES))
-        messages = [number.to_bytes(_NUMBER_BYTES, "big") + fill for number in range(first, first + count)]
+        messages = [
+            number.to_bytes(_NUMBER_BYTES, "big") + fill for number in range(first, first + count)
+        ]
         self._work(node, node.member.send(messages, self.now_ns))
 
     def owed(self, sender: Node, receiver: Node, upto: int) -> Gap:
@@ -179,7 +196,11 @@ class Crowd:
             return Gap(0, 0 if heard is None else heard.last - heard.first + 1)
         if heard is None:
             return Gap(max(0, upto - since), 0)
-        missing = max(0, min(heard.first - 1, upto) - since) + heard.holes + max(0, upto - max(heard.last, since))
+        missing = (
+            max(0, min(heard.first - 1, upto) - since)
+            + heard.holes
+            + max(0, upto - max(heard.last, since))
+        )
         return Gap(missing, max(0, min(since, heard.last) - heard.first + 1))
 
     # Time
@@ -315,12 +336,16 @@ class Crowd:
         if before is not None:
             self._in_view[before.id] -= 1
             if view.id.number <= before.id.number:
-                self._problem(f"{node.address}: view {view.id.number} came after view {before.id.number}")
+                self._problem(
+                    f"{node.address}: view {view.id.number} came after view {before.id.number}"
+                )
         known = self._views.get(view.id)
         if known is None:
             known = self._views[view.id] = view, frozenset(view.members)
         if known[0] != view:
-            self._problem(f"{node.address}: view {view.id} has another list of members than at others")
+            self._problem(
+                f"{node.address}: view {view.id} has another list of members than at others"
+            )
         node.view, node.members = known
         if node.address not in view.members:
             self._problem(f"{node.address}: installed view {view.id} without being in it")
@@ -329,7 +354,8 @@ class Crowd:
             self.newest = view
         first_ns, _, count = self.installed.get(view.id, (self.now_ns, 0, 0))
         self.installed[view.id] = first_ns, self.now_ns, count + 1
-        # A view is a step of its own: whatever this member sent before it was not meant for those who are new in it.
+        # A view is a step of its own: whatever this member sent before it was not meant for those
+        # who are new in it.
         node.since = {member: node.since.get(member, sent) for member in view.members}
 
     def _deliver(self, node: Node, delivery: Delivery) -> None:
@@ -339,17 +365,25 @@ class Crowd:
         messages = delivery.messages()
         self.delivered += len(messages)
         if origin not in node.members:
-            self._problem(f"{node.address}: message {delivery.first} of {origin}, which is not in its view")
+            self._problem(
+                f"{node.address}: message {delivery.first} of {origin}, which is not in its view"
+            )
         heard = node.heard.get(origin)
         if heard is None:
             heard = node.heard[origin] = Heard(int.from_bytes(messages[0][:_NUMBER_BYTES], "big"))
         for message in messages:
             number = int.from_bytes(message[:_NUMBER_BYTES], "big")
             if number <= heard.last:
-                self._problem(f"{node.address}: message {number} of {origin} after message {heard.last}")
+                self._problem(
+                    f"{node.address}: message {number} of {origin} after message {heard.last}"
+                )
                 continue
-            if number > heard.last + 1 and not _covered(node.excused, origin, heard.last + 1, number - 1):
-                self._problem(f"{node.address}: message {number} of {origin} right after message {heard.last}")
+            if number > heard.last + 1 and not _covered(
+                node.excused, origin, heard.last + 1, number - 1
+            ):
+                self._problem(
+                    f"{node.address}: message {number} of {origin} right after message {heard.last}"
+                )
                 heard.holes += number - heard.last - 1
             heard.last = number
 

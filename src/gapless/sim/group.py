@@ -17,25 +17,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gapless.config import Config
-from gapless.modes import Mode
-from gapless.sim.faults import DUPLICATE, NEVER_NS, Copy, Partition
-from gapless.sim.naming import life_name, node_name
-from gapless.sim.patterns import Rule
-from gapless.sim.script import Cancel, Crash, Install, Pause, Read, Resume, Script, Send, Start, opening
-from gapless.sim.story import Teller
-from gapless.sim.world import World
+from gapless.delivery_mode import Mode
+from gapless.faults.faults import DUPLICATE, NEVER_NS, Copy, Partition
+from gapless.faults.frame_names import life_name, node_name
+from gapless.sim.scenario.actions import (
+    Cancel,
+    Crash,
+    Install,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    opening,
+)
+from gapless.sim.scenario.diagram import Teller
+from gapless.sim.scenario.frame_pattern import Rule
+from gapless.sim.world.world import World
 from gapless.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gapless.core.member import Member
-    from gapless.core.ready import Event, Ready
+    from gapless.faults.faults import Crossing, Fault
     from gapless.identity import Marks
-    from gapless.sim.faults import Crossing, Fault
-    from gapless.sim.hosts import Host
-    from gapless.sim.judge import Violation
-    from gapless.sim.script import Action
+    from gapless.protocol.endpoint import Member
+    from gapless.protocol.ready import Event, Ready
+    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.scenario.actions import Action
+    from gapless.sim.world.host import Host
 
 PATIENCE = "60s"
 """How long a group may take to settle, in its own time."""
@@ -87,7 +98,9 @@ class Node:
     ) -> int:
         """Send messages to the group, or to the node ``to``; return the number of this send, from 1."""
         timeout_ns = None if timeout is None else parse_duration(timeout)
-        self.group._do(Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback, to, mode))
+        self.group._do(
+            Send(self.group.now_ns, self.life, payloads, wait, timeout_ns, loopback, to, mode)
+        )
         return len(self._host.ticket_of)
 
     def cancel(self, nth: int) -> None:
@@ -128,7 +141,11 @@ class Group:
         config: Config | None = None,
         **knobs: object,
     ) -> None:
-        names = members.split() if isinstance(members, str) else [node_name(at + 1) for at in range(members)]
+        names = (
+            members.split()
+            if isinstance(members, str)
+            else [node_name(at + 1) for at in range(members)]
+        )
         self.config = (config or Config()).replace(**knobs)
         script = Script(seed, parse_duration(delay), NEVER_NS, actions=opening(tuple(names)))
         self._rules = _Rules()
@@ -183,9 +200,13 @@ class Group:
         self.verify()
         if not settled:
             raise AssertionError(f"the group did not settle within {within}\n{self.diagram()}")
-        unused = [rule.text for rule in self._rules.faults if isinstance(rule, Rule) and rule.unused]
+        unused = [
+            rule.text for rule in self._rules.faults if isinstance(rule, Rule) and rule.unused
+        ]
         if unused:
-            raise AssertionError(f"no frame was like {', '.join(map(repr, unused))}\n{self.diagram()}")
+            raise AssertionError(
+                f"no frame was like {', '.join(map(repr, unused))}\n{self.diagram()}"
+            )
 
     # Faults
 
@@ -196,17 +217,23 @@ class Group:
     def duplicate(self, frames: str, after: str = "0s", times: int | None = 1) -> None:
         """Let a frame arrive a second time, ``after`` the first."""
         after_ns = parse_duration(after)
-        self._rules.faults.append(Rule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times))
+        self._rules.faults.append(
+            Rule("duplicate", frames, lambda copies: _doubled(copies, after_ns), times)
+        )
 
     def delay(self, frames: str, by: str, times: int | None = 1) -> None:
         """Let a frame take longer than others."""
         by_ns = parse_duration(by)
-        self._rules.faults.append(Rule("delay", frames, lambda copies: _delayed(copies, by_ns), times))
+        self._rules.faults.append(
+            Rule("delay", frames, lambda copies: _delayed(copies, by_ns), times)
+        )
 
     def hold(self, frames: str, until: str) -> None:
         """Hold a frame until a point in the group's time."""
         until_ns = parse_duration(until)
-        self._rules.faults.append(Rule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns)))
+        self._rules.faults.append(
+            Rule("hold", frames, lambda copies: _held(copies, until_ns - self.now_ns))
+        )
 
     def partition(self, *side: str, symmetric: bool = True) -> None:
         """Cut the members of ``side`` off from the rest, until :meth:`heal`."""

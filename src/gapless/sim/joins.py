@@ -1,12 +1,13 @@
 """Joins under load: members come while one sender never stops, and views are slow.
 
-This is where a group with acks can wedge (P-01): while a view is on its way, some already count a new member and some
-do not; a joiner that waits for what is gone acknowledges nothing, and stops every sender. Here a group of a few members
-takes in one joiner after the other. The second member sends; it is not the coordinator, so the view reaches it late.
-Each joiner is watched, then leaves, so that the group does not grow.
+This is where a group with acks can wedge (P-01): while a view is on its way, some already count a
+new member and some do not; a joiner that waits for what is gone acknowledges nothing, and stops
+every sender. Here a group of a few members takes in one joiner after the other. The second member
+sends; it is not the coordinator, so the view reaches it late. Each joiner is watched, then leaves,
+so that the group does not grow.
 
-Every message that the sender puts on the network while a receiver is in the sender's view must reach that receiver; no
-message from before that may.
+Every message that the sender puts on the network while a receiver is in the sender's view must
+reach that receiver; no message from before that may.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import Config
 from gapless.sim.crowd import Crowd, Node
-from gapless.sim.pool import results
+from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire.frames import NewView
 
@@ -50,7 +51,8 @@ _LOSSY_CALM_NS = 20 * NS_PER_S  # the longest of many pauses takes its time
 class Setting(NamedTuple):
     """One row: by how much views are late, how many joins, the window, and what else is wrong with the network.
 
-    With ``pace_ns`` the sender sends :data:`BURST` messages so often; without, as many as the window takes.
+    With ``pace_ns`` the sender sends :data:`BURST` messages so often; without, as many as the
+    window takes.
     """
 
     view_delay_ns: int
@@ -66,9 +68,10 @@ class Setting(NamedTuple):
 class JoinsRow:
     """What came of one setting.
 
-    ``pause_ns`` is the longest time for which the sender sent nothing new while members joined, ``baseline_ns`` the
-    same while nobody did, ``leave_pause_ns`` the same while they left. ``join_ns`` has, for each join that came to an
-    end, the time from the first question to the first message that was delivered.
+    ``pause_ns`` is the longest time for which the sender sent nothing new while members joined,
+    ``baseline_ns`` the same while nobody did, ``leave_pause_ns`` the same while they left.
+    ``join_ns`` has, for each join that came to an end, the time from the first question to the
+    first message that was delivered.
     """
 
     setting: Setting
@@ -102,7 +105,10 @@ def settings(joins: int = 20, members: int = 4, seed: int = 1) -> list[Setting]:
     common = {"joins": joins, "members": members, "seed": seed}
     default = Config().capacity
     small = [Setting(delay_ns, **common) for delay_ns in delays_ns]
-    large = [Setting(delay_ns, capacity=default, pace_ns=BURST * NS_PER_MS, **common) for delay_ns in delays_ns]
+    large = [
+        Setting(delay_ns, capacity=default, pace_ns=BURST * NS_PER_MS, **common)
+        for delay_ns in delays_ns
+    ]
     return [*small, *large, Setting(delays_ns[1], loss_percent=5.0, **common)]
 
 
@@ -129,7 +135,9 @@ class _Trial:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.row = JoinsRow(setting)
-        self.crowd = Crowd(Config.make(capacity=setting.capacity), seed=setting.seed, delay_ns=DELAY_NS)
+        self.crowd = Crowd(
+            Config.make(capacity=setting.capacity), seed=setting.seed, delay_ns=DELAY_NS
+        )
         self.sender: Node | None = None
 
     def run(self) -> JoinsRow:
@@ -171,7 +179,11 @@ class _Trial:
         """See to it that the sender always has something to send."""
         node = self.sender
         assert node is not None
-        if node.feed is not None and node.member is not None and node.numbered - node.sent < self.setting.capacity:
+        if (
+            node.feed is not None
+            and node.member is not None
+            and node.numbered - node.sent < self.setting.capacity
+        ):
             self.crowd.send(node, _AHEAD * self.setting.capacity, SIZE_BYTES)
 
     def _send_some(self) -> None:
@@ -195,7 +207,8 @@ class _Trial:
         began = crowd.run(patience_ns, lambda: sender.address in joiner.heard)
         if began:
             row.join_ns.append(crowd.now_ns - asked_ns)
-        # What is sent in this time must reach the joiner, and the sender must not stand still at its end.
+        # What is sent in this time must reach the joiner, and the sender must not stand still at
+        # its end.
         crowd.run(WATCH_NS)
         meant = sender.sent
         came = crowd.run(patience_ns, lambda: self._has(joiner, meant))
@@ -245,7 +258,10 @@ class _Trial:
         sender.feed, self._stopped = None, True
         upto = sender.numbered
         others = [node for node in crowd.living.values() if node is not sender]
-        crowd.run(_PATIENCE_NS, lambda: sender.sent >= upto and all(self._has(node, upto) for node in others))
+        crowd.run(
+            _PATIENCE_NS,
+            lambda: sender.sent >= upto and all(self._has(node, upto) for node in others),
+        )
         for node in others:
             self._account(node, upto)
 

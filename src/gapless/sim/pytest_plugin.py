@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gapless.sim.group import Group
-    from gapless.sim.world import World
+    from gapless.sim.world.world import World
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def gapless_group() -> Iterator[Callable[..., Group]]:
 @pytest.fixture
 def gapless_world() -> Iterator[Callable[..., World]]:
     """Make worlds as :class:`gapless.sim.World` does; each must have kept every promise when the test ends."""
-    from gapless.sim.world import World
+    from gapless.sim.world.world import World
 
     made: list[World] = []
 

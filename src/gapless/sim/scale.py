@@ -1,12 +1,13 @@
 """How costs and times grow with the group: the same story for each number of members.
 
-All join at once; nothing happens for a while; a few members send; one joins and one leaves; then, while a little is
-sent, two more join, one of them crashes, and the coordinator crashes. Everything is counted on every link that it is
-put on. Times are virtual; the network takes ``DELAY_NS`` and loses nothing, and a process is busy for ``HANDLING_NS``
-with each datagram that it reads or writes, one after the other.
+All join at once; nothing happens for a while; a few members send; one joins and one leaves; then,
+while a little is sent, two more join, one of them crashes, and the coordinator crashes. Everything
+is counted on every link that it is put on. Times are virtual; the network takes ``DELAY_NS`` and
+loses nothing, and a process is busy for ``HANDLING_NS`` with each datagram that it reads or writes,
+one after the other.
 
-At each size the checks of :mod:`gapless.sim.crowd` look on: views (S15), no hole, no repetition, everything delivered
-that was meant for a receiver, and nothing else.
+At each size the checks of :mod:`gapless.sim.crowd` look on: views (S15), no hole, no repetition,
+everything delivered that was meant for a receiver, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.config import Config
 from gapless.sim.crowd import Crowd, Node
-from gapless.sim.pool import results
+from gapless.sim.runner import results
 from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class Cost(NamedTuple):
 class Change(NamedTuple):
     """What one change of the membership took.
 
-    ``total_ns`` is the time until everybody is in the view that the change led to (None: that did not come),
-    ``view_ns`` that from the first member that installed it to the last. ``cost`` includes what follows right after.
+    ``total_ns`` is the time until everybody is in the view that the change led to (None: that did
+    not come), ``view_ns`` that from the first member that installed it to the last. ``cost``
+    includes what follows right after.
     """
 
     total_ns: int | None
@@ -82,7 +84,8 @@ class Change(NamedTuple):
 class Size:
     """What was measured with one number of members.
 
-    ``started_ns`` is the time from the wish to join until the new member knows the start of every other's stream.
+    ``started_ns`` is the time from the wish to join until the new member knows the start of every
+    other's stream.
     """
 
     members: int
@@ -134,7 +137,9 @@ class Size:
     @property
     def ok(self) -> bool:
         """Whether everything came as it should."""
-        unfinished = [change for change in (self.form, *self.changes.values()) if change.total_ns is None]
+        unfinished = [
+            change for change in (self.form, *self.changes.values()) if change.total_ns is None
+        ]
         return not (self.lost or self.before_view or self.problems or unfinished)
 
 
@@ -156,7 +161,9 @@ def scale(
     return found
 
 
-def measure(members: int, *, messages: int = 100, seed: int = 1, one_by_one: bool | None = None) -> Size:
+def measure(
+    members: int, *, messages: int = 100, seed: int = 1, one_by_one: bool | None = None
+) -> Size:
     """Measure one size."""
     began_s = process_time()
     told = _Told(members, messages, seed)
@@ -193,9 +200,13 @@ class _Meter:
         """Return what has been sent since."""
         crowd = self.crowd
         frames = {kind: count - self.frames[kind] for kind, count in crowd.frames.items()}
-        sizes_bytes = {kind: count - self.sizes_bytes[kind] for kind, count in crowd.sizes_bytes.items()}
+        sizes_bytes = {
+            kind: count - self.sizes_bytes[kind] for kind, count in crowd.sizes_bytes.items()
+        }
         kinds = sorted(kind for kind, count in frames.items() if count)
-        return Cost({kind: frames[kind] for kind in kinds}, {kind: sizes_bytes[kind] for kind in kinds})
+        return Cost(
+            {kind: frames[kind] for kind in kinds}, {kind: sizes_bytes[kind] for kind in kinds}
+        )
 
     def change(self, done: bool) -> Change:
         """Return what a change took that is ``done`` now."""
@@ -227,7 +238,9 @@ class _Told:
         for number in range(1, self.members + 1):
             crowd.join(number)
         form = meter.change(crowd.run(_PATIENCE_NS, crowd.is_one))
-        crowd.run(_AFTERMATH_NS)  # the view is there: now everybody tells everybody where its stream starts
+        crowd.run(
+            _AFTERMATH_NS
+        )  # the view is there: now everybody tells everybody where its stream starts
         form = form._replace(cost=meter.cost())
         crowd.run(_SETTLE_NS - _AFTERMATH_NS)
         meter = _Meter(crowd)
@@ -256,13 +269,20 @@ class _Told:
     def _load(self) -> tuple[Cost, int]:
         """Let a few members send; return what that cost until everything is acknowledged, and what was delivered."""
         crowd, members = self.crowd, self.members
-        # The coordinator is to crash later, and so is the second member: others send where there are others.
+        # The coordinator is to crash later, and so is the second member: others send where there
+        # are others.
         places = sorted({max(1, members - at * members // SENDERS) for at in range(SENDERS)})
         self.senders = [crowd.nodes[number] for number in places]
         meter = _Meter(crowd)
         for nth, node in enumerate(self.senders):
             for number in range(self.messages):
-                crowd.at(crowd.now_ns + number * PACE_NS + nth * NS_PER_MS, crowd.send, node, 1, SIZE_BYTES)
+                crowd.at(
+                    crowd.now_ns + number * PACE_NS + nth * NS_PER_MS,
+                    crowd.send,
+                    node,
+                    1,
+                    SIZE_BYTES,
+                )
         crowd.run(self.messages * PACE_NS + NS_PER_S)
         return meter.cost(), crowd.delivered - meter.delivered
 
@@ -276,7 +296,8 @@ class _Told:
         self.trickles = True
         for node in self.senders:
             self._trickle(node)
-        # So that there is one to crash beside the coordinator, and one that stays, in the smallest group too.
+        # So that there is one to crash beside the coordinator, and one that stays, in the smallest
+        # group too.
         for number in (self.members + 2, self.members + 3):
             crowd.join(number)
             crowd.run(_PATIENCE_NS, crowd.is_one)
@@ -298,7 +319,9 @@ class _Told:
         view = crowd.newest
         meter = _Meter(crowd)
         begin()
-        change = meter.change(crowd.run(_PATIENCE_NS, lambda: crowd.newest is not view and crowd.is_one()))
+        change = meter.change(
+            crowd.run(_PATIENCE_NS, lambda: crowd.newest is not view and crowd.is_one())
+        )
         if self.started_ns is None:
             self.started_ns = self._until_started(meter.began_ns)
         crowd.run(_AFTERMATH_NS)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from gapless.spool.consumer_registry import Reader
 from gapless.spool.errors import (
     SpoolCorrupt,
     SpoolError,
@@ -21,11 +22,10 @@ from gapless.spool.errors import (
 from gapless.spool.format import MESSAGE, RUN, parse_key
 from gapless.spool.index import Hole
 from gapless.spool.limits import DROP_OLDEST, WAIT, Limits
-from gapless.spool.passing import Trimmed, Usage
-from gapless.spool.readers import Reader
-from gapless.spool.reading import Record, Slice
+from gapless.spool.reader import SpoolView
+from gapless.spool.record_reader import Record, Slice
 from gapless.spool.recovery import Recovered
-from gapless.spool.view import SpoolView
+from gapless.spool.retention import Trimmed, Usage
 from gapless.spool.writer import Spool
 
 __all__ = [

@@ -1,10 +1,11 @@
 """The collector: a durable member that keeps what a group sends in a spool. docs/collector.md says all of it.
 
-``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread of its own. What
-that thread does stands in work.py; here is how it comes in and goes.
+``with Collector("spool", "orders") as collector:`` collects until the end of the block, in a thread
+of its own. What that thread does stands in work.py; here is how it comes in and goes.
 
-On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps its place for
-``hold_timeout``, as it does for every durable member: the next life goes on where this one was.
+On the end: what is at hand is committed and acknowledged, and the member leaves. The group keeps
+its place for ``hold_timeout``, as it does for every durable member: the next life goes on where
+this one was.
 """
 
 from __future__ import annotations
@@ -18,16 +19,26 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from gapless import blocking
 from gapless.config import Config
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
-from gapless.spool.choices import DEFAULT_NAME, Choices, CollectorOptions
+from gapless.spool.commit_loop import Work, log
 from gapless.spool.errors import SpoolError
-from gapless.spool.segments import SpoolInfo
-from gapless.spool.status import COLLECTING, FAILED, JOINING, NEW, STOPPED, STOPPING, WAITING, Status, counts_of
-from gapless.spool.work import Work, log
+from gapless.spool.options import DEFAULT_NAME, Choices, CollectorOptions
+from gapless.spool.segment_file import SpoolInfo
+from gapless.spool.status import (
+    COLLECTING,
+    FAILED,
+    JOINING,
+    NEW,
+    STOPPED,
+    STOPPING,
+    WAITING,
+    Status,
+    counts_of,
+)
 from gapless.spool.writer import Spool
 from gapless.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
-    from gapless.metrics import Look
+    from gapless.metrics.prometheus import Look
     from gapless.spool.recovery import Recovered
 
 LEAVE_S: Final = 3.0
@@ -43,12 +54,15 @@ PROBE_S: Final = 5.0
 class Collector:
     """A member of ``group`` that keeps everything it sends, in order, in the spool at ``spool_path``.
 
-    ``start`` opens the spool and raises what is wrong with it (:class:`~gapless.spool.SpoolLocked` if another collector
-    has it). The group is joined by a thread; ``joined`` waits for that. ``stop`` ends it all. As a context manager
-    it does these three. ``status`` may be looked at by any thread at any time.
+    ``start`` opens the spool and raises what is wrong with it (:class:`~gapless.spool.SpoolLocked`
+    if another collector has it). The group is joined by a thread; ``joined`` waits for that.
+    ``stop`` ends it all. As a context manager it does these three. ``status`` may be looked at by
+    any thread at any time.
     """
 
-    def __init__(self, spool_path: Path | str, group: str, **options: Unpack[CollectorOptions]) -> None:
+    def __init__(
+        self, spool_path: Path | str, group: str, **options: Unpack[CollectorOptions]
+    ) -> None:
         if type(group) is not str or not group:
             raise ConfigError(f"group {group!r}: expected a name, the same for all members")
         self.path = Path(spool_path)
@@ -82,7 +96,9 @@ class Collector:
             spool.close()
             raise
         self._state = JOINING
-        self._thread = threading.Thread(target=self._run, args=(work,), name="gapless collector", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(work,), name="gapless collector", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -103,8 +119,8 @@ class Collector:
     def stop(self) -> None:
         """Commit and acknowledge what has come, leave the group, let go of the spool; the place in the group is kept.
 
-        Raises what has ended the collector before, and the error of the spool if what had come could not be committed:
-        it was not acknowledged, and comes again.
+        Raises what has ended the collector before, and the error of the spool if what had come
+        could not be committed: it was not acknowledged, and comes again.
         """
         self._end()
         self.check()
@@ -134,7 +150,9 @@ class Collector:
     @property
     def name(self) -> str:
         """The durable name of this collector."""
-        return self._choices.name if self._work is None else self._work.spool.info.name or DEFAULT_NAME
+        return (
+            self._choices.name if self._work is None else self._work.spool.info.name or DEFAULT_NAME
+        )
 
     @property
     def hold_timeout_ns(self) -> int:
@@ -149,7 +167,12 @@ class Collector:
     @property
     def status(self) -> Status:
         """How things stand now."""
-        told: dict[str, Any] = {"group": self.group, "spool": str(self.path), "name": self.name, "state": self._state}
+        told: dict[str, Any] = {
+            "group": self.group,
+            "spool": str(self.path),
+            "name": self.name,
+            "state": self._state,
+        }
         work = self._work
         if work is None:
             return Status(**told)
@@ -173,7 +196,7 @@ class Collector:
         )
 
     def look(self, timeout_s: float = LOOK_S) -> Look:
-        """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus`` takes them."""
+        """Return the figures of this member and of its spool, such as ``gapless.metrics.prometheus.prometheus`` takes them."""
         if self._work is None:
             raise LocalProtocolError("this collector was not started: there is nothing to look at")
         return self.status.added_to(self._work.member.look(timeout=timeout_s))
@@ -245,13 +268,15 @@ class Collector:
     def _check_name(self, error: TimedOutError, node: int) -> None:
         """Raise if another member has the name of this one: a member without a name can see that.
 
-        One of the same node is the former life of this collector, for this one has the spool: it was killed, and the
-        group has not noticed yet. That is waited for.
+        One of the same node is the former life of this collector, for this one has the spool: it
+        was killed, and the group has not noticed yet. That is waited for.
         """
         if not isinstance(self._choices.join.get("transport", ""), str):
             raise error  # what was given as open is not open any more
         try:
-            with blocking.join(self.group, timeout=PROBE_S, listen=False, **self._choices.join) as probe:
+            with blocking.join(
+                self.group, timeout=PROBE_S, listen=False, **self._choices.join
+            ) as probe:
                 roster = probe._own.handle.roster
                 places = () if roster is None else roster.places
                 named = [place.address for place in places if place.name == self.name]
@@ -267,9 +292,19 @@ class Collector:
     def _tell(self, found: Recovered) -> None:
         if found.cut_bytes:
             size = format_size(found.cut_bytes)
-            log.warning("%s: the last %s of segment %d were not whole and are cut", self.path, size, found.segment)
+            log.warning(
+                "%s: the last %s of segment %d were not whole and are cut",
+                self.path,
+                size,
+                found.segment,
+            )
         for damage in found.damage:
-            log.error("%s: %s; stop this collector and run `gapless spool repair %s`", self.path, damage, self.path)
+            log.error(
+                "%s: %s; stop this collector and run `gapless spool repair %s`",
+                self.path,
+                damage,
+                self.path,
+            )
 
 
 def _default_name(path: Path) -> str:

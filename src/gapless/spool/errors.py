@@ -1,6 +1,7 @@
 """What can be wrong with a spool: each error names the file and says what to do.
 
-After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a commit nothing is
+After a :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed` of a
+commit nothing is
 lost: what is not durable stays in memory, and the commit may be tried again.
 """
 
@@ -94,10 +95,13 @@ def from_os_error(error: OSError, path: Path, doing: str) -> SpoolError:
         )
     if error.errno in _GONE:
         return SpoolGone(
-            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)", path
+            f"{path}: {doing} failed: {said}; bring the folder back to where it was (mount it, move it back)",
+            path,
         )
     if error.errno in _TAKEN:
-        return SpoolMismatch(f"{path}: {doing} failed: {said}; something else stands there: name another place", path)
+        return SpoolMismatch(
+            f"{path}: {doing} failed: {said}; something else stands there: name another place", path
+        )
     return SpoolFailed(
         f"{path}: {doing} failed: {said}; look at the disk (dmesg, smartctl), what was not committed is kept in memory",
         path,

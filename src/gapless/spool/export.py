@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gapless.delivery_mode import Mode
 from gapless.errors import ConfigError
-from gapless.headers import may_have, split
-from gapless.modes import Mode
+from gapless.group.headers import may_have, split
 from gapless.run import ACKED
 from gapless.spool.errors import from_os_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gapless.spool.reading import Record
-    from gapless.spool.view import SpoolView
+    from gapless.spool.reader import SpoolView
+    from gapless.spool.record_reader import Record
 
 JSON_LINES = "jsonl"
 PARQUET = "parquet"
@@ -64,7 +64,9 @@ def export(
             count = _parquet(rows, part, progress)
         part.replace(target)
     except FileNotFoundError:
-        raise ConfigError(f"{target}: there is no folder {target.parent}; make it, or name another file") from None
+        raise ConfigError(
+            f"{target}: there is no folder {target.parent}; make it, or name another file"
+        ) from None
     except OSError as error:
         raise from_os_error(error, target, "writing it") from error
     finally:
@@ -72,12 +74,16 @@ def export(
     return count
 
 
-def count_rows(view: SpoolView, start: Mapping[str, int] | None, end: Mapping[str, int] | None) -> int:
+def count_rows(
+    view: SpoolView, start: Mapping[str, int] | None, end: Mapping[str, int] | None
+) -> int:
     """Return how many messages an export will have."""
     return sum(view.rows(start or {}, view.high() if end is None else end).values())
 
 
-def _rows(view: SpoolView, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _rows(
+    view: SpoolView, start: Mapping[str, int], end: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
     for each in view.slices(start, end):
         for record in view.records(each):
             yield from _messages(view.group, record)
@@ -128,8 +134,18 @@ def _parquet(rows: Iterator[dict[str, Any]], path: Path, progress: Progress) -> 
     except ModuleNotFoundError:
         raise ConfigError("Parquet needs pyarrow; run: pip install pyarrow") from None
     instant = pa.timestamp("ns", tz="UTC")
-    fields = [("group", pa.string()), ("origin", pa.string()), ("name", pa.string()), ("seqno", pa.int64())]
-    fields += [("mode", pa.string()), ("view", pa.int64()), ("sent", instant), ("collected", instant)]
+    fields = [
+        ("group", pa.string()),
+        ("origin", pa.string()),
+        ("name", pa.string()),
+        ("seqno", pa.int64()),
+    ]
+    fields += [
+        ("mode", pa.string()),
+        ("view", pa.int64()),
+        ("sent", instant),
+        ("collected", instant),
+    ]
     fields += [("headers", pa.map_(pa.string(), pa.binary())), ("payload", pa.binary())]
     schema = pa.schema(fields)
     count = size_bytes = 0

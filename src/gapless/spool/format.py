@@ -1,13 +1,14 @@
 """The bytes of a segment: a preamble, then records end to end.
 
-A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload. The header has its
-own checksum, so that an index is made from headers alone; it also says where the record stands and where the group of
-records began that was committed together with it:
+A record is a fixed header, a table (of a run: its lengths, as they were on the wire) and a payload.
+The header has its own checksum, so that an index is made from headers alone; it also says where the
+record stands and where the group of records began that was committed together with it:
 
-* ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of another file, or of
-  another place in this file, is never taken for a record.
-* ``group``: everything before this offset was durable before this record was written. So a bad record before the group
-  of a good one is damage, and a bad record with nothing but its own group behind it is a torn tail.
+* ``offset`` and a checksum that starts from the spool's id and the segment's number: a block of
+  another file, or of another place in this file, is never taken for a record.
+* ``group``: everything before this offset was durable before this record was written. So a bad
+  record before the group of a good one is damage, and a bad record with nothing but its own group
+  behind it is a torn tail.
 * ``END``: the last record of its group. A commit is there as a whole or not at all.
 """
 
@@ -125,7 +126,11 @@ def header_at(buffer: bytes | memoryview, at: int, offset: int, seed: int) -> He
     if len(buffer) - at < HEADER_BYTES:
         return None
     fields = HEADER.unpack_from(buffer, at)
-    if fields[0] != MAGIC or fields[9] != offset or fields[1] != crc32(buffer[at + 8 : at + HEADER_BYTES], seed):
+    if (
+        fields[0] != MAGIC
+        or fields[9] != offset
+        or fields[1] != crc32(buffer[at + 8 : at + HEADER_BYTES], seed)
+    ):
         return None
     return Header._make(fields)
 
@@ -172,8 +177,9 @@ class StreamState(NamedTuple):
 class State(NamedTuple):
     """What a STATE record says.
 
-    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that is meant to be
-    there. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can so be made again.
+    ``previous`` is the segment before this one and where it ends; ``first`` the oldest segment that
+    is meant to be there. ``group``, ``name`` and ``node`` are those of ``spool.json``, which can so
+    be made again.
     """
 
     group: str
@@ -228,7 +234,19 @@ def lay_out(drafts: Sequence[Draft], offset: int, seed: int) -> tuple[list[bytes
     pieces: list[bytes] = []
     offsets: list[int] = []
     group, left, pack = offset, len(drafts), _REST.pack
-    for kind, origin, first, last, rows, table, payload, flags, view, sent_ns, collected_ns in drafts:
+    for (
+        kind,
+        origin,
+        first,
+        last,
+        rows,
+        table,
+        payload,
+        flags,
+        view,
+        sent_ns,
+        collected_ns,
+    ) in drafts:
         left -= 1
         table_bytes, payload_bytes = len(table), len(payload)
         rest = pack(

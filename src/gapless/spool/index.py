@@ -1,10 +1,11 @@
 """The index of a segment: for every stream, where each of its records is and what it holds.
 
-A sealed segment has its index in a file beside it, so that nobody reads the segment to find something in it. The file
-is a cache: if it is missing, torn or does not fit the segment, the index is made again from the segment's headers.
+A sealed segment has its index in a file beside it, so that nobody reads the segment to find
+something in it. The file is a cache: if it is missing, torn or does not fit the segment, the index
+is made again from the segment's headers.
 
-The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it stands, and a
-column is a slice of it; nothing is done for each record.
+The entries of a stream are one array of 64-bit numbers, ``WIDTH`` for each record. It is read as it
+stands, and a column is a slice of it; nothing is done for each record.
 """
 
 from __future__ import annotations
@@ -37,15 +38,35 @@ _MAGIC = b"\xf1GLIDX\x01\n"
 class StreamIndex:
     """The records of one stream in one segment, in order."""
 
-    __slots__ = ("_columns", "_data", "_from", "collected_ns", "first", "last", "payload_bytes", "records", "rows")
+    __slots__ = (
+        "_columns",
+        "_data",
+        "_from",
+        "collected_ns",
+        "first",
+        "last",
+        "payload_bytes",
+        "records",
+        "rows",
+    )
 
     def __init__(self) -> None:
         self._data = array("Q")
         self._columns: dict[int, array[int]] = {}
         self._from: tuple[Path, int, int, Callable[[], StreamIndex]] | None = None
-        self.first = self.last = self.rows = self.payload_bytes = self.records = self.collected_ns = 0
+        self.first = self.last = self.rows = self.payload_bytes = self.records = (
+            self.collected_ns
+        ) = 0
 
-    def add(self, kind: int, first: int, last: int, rows: int, payload_bytes: int, place: tuple[int, int, int]) -> None:
+    def add(
+        self,
+        kind: int,
+        first: int,
+        last: int,
+        rows: int,
+        payload_bytes: int,
+        place: tuple[int, int, int],
+    ) -> None:
         """Take in the next record; ``place`` is its offset, its size and when it was collected."""
         if not self.records:
             self.first = first
@@ -55,7 +76,9 @@ class StreamIndex:
             self.rows += rows
             self.payload_bytes += payload_bytes
         self.collected_ns = place[2]
-        self._data.extend((first, last, place[0], place[1], self.rows, self.payload_bytes, place[2], kind))
+        self._data.extend(
+            (first, last, place[0], place[1], self.rows, self.payload_bytes, place[2], kind)
+        )
         if self._columns:
             self._columns = {}
 
@@ -107,7 +130,11 @@ class StreamIndex:
         rows = self.column(ROWS)
         at = bisect_left(rows, row)
         before = rows[at - 1] if at else 0
-        return self.column(FIRST)[at] + row - before - 1 if self.column(KIND)[at] == RUN else self.column(LAST)[at]
+        return (
+            self.column(FIRST)[at] + row - before - 1
+            if self.column(KIND)[at] == RUN
+            else self.column(LAST)[at]
+        )
 
     def release(self) -> None:
         """Let go what can be read again from the file."""
@@ -122,14 +149,30 @@ class StreamIndex:
 
     def summary(self) -> list[int]:
         """Return what is known without the entries."""
-        return [self.first, self.last, self.rows, self.payload_bytes, self.records, self.collected_ns]
+        return [
+            self.first,
+            self.last,
+            self.rows,
+            self.payload_bytes,
+            self.records,
+            self.collected_ns,
+        ]
 
     @classmethod
-    def stored(cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]) -> StreamIndex:
+    def stored(
+        cls, path: Path, at: int, crc: int, summary: list[int], again: Callable[[], StreamIndex]
+    ) -> StreamIndex:
         """Return the index of a stream whose entries are read when needed, or made ``again`` if they are bad."""
         index = cls()
         index._from = (path, at, crc, again)
-        index.first, index.last, index.rows, index.payload_bytes, index.records, index.collected_ns = summary
+        (
+            index.first,
+            index.last,
+            index.rows,
+            index.payload_bytes,
+            index.records,
+            index.collected_ns,
+        ) = summary
         return index
 
     def _load(self) -> None:
@@ -195,7 +238,14 @@ class SegmentIndex:
         self.blob: tuple[int, int] | None = None
 
     def add(
-        self, kind: int, key: str, first: int, last: int, count: int, payload_bytes: int, place: tuple[int, int, int]
+        self,
+        kind: int,
+        key: str,
+        first: int,
+        last: int,
+        count: int,
+        payload_bytes: int,
+        place: tuple[int, int, int],
     ) -> None:
         """Take in the next record that holds messages, or tells of a loss."""
         if kind == LOST:
@@ -234,18 +284,22 @@ class SegmentIndex:
             "holes": self.holes,
             "blob": self.blob,
             "state": None if self.state is None else self.state._asdict(),
-            "latest": None if self.latest is self.state or self.latest is None else self.latest._asdict(),
+            "latest": None
+            if self.latest is self.state or self.latest is None
+            else self.latest._asdict(),
             "streams": listed,
         }
         head = json.dumps(told, separators=(",", ":")).encode()
-        return b"".join((_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries)))
+        return b"".join(
+            (_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries))
+        )
 
     @classmethod
     def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
         """Read the file of an index; :class:`BadIndex` if it is not what was written, OSError if it is not there.
 
-        The entries of streams are read when they are needed; ``again`` makes the index from the segment if they are
-        bad.
+        The entries of streams are read when they are needed; ``again`` makes the index from the
+        segment if they are bad.
         """
         with path.open("rb") as file:
             start = file.read(64 * 1024)
@@ -263,7 +317,12 @@ class SegmentIndex:
 
     @classmethod
     def _made_of(
-        cls, told: dict[str, Any], path: Path, base: int, number: int, again: Callable[[], SegmentIndex]
+        cls,
+        told: dict[str, Any],
+        path: Path,
+        base: int,
+        number: int,
+        again: Callable[[], SegmentIndex],
     ) -> SegmentIndex:
         if told["segment"] != number:
             raise BadIndex(f"{path}: the index of segment {told['segment']}")
@@ -276,7 +335,9 @@ class SegmentIndex:
             if state is not None:
                 index.add_state(State.unpack(json.dumps(state).encode()))
         for key, at, crc, summary in told["streams"]:
-            index.streams[key] = StreamIndex.stored(path, base + at, crc, summary, partial(_made_again, again, key))
+            index.streams[key] = StreamIndex.stored(
+                path, base + at, crc, summary, partial(_made_again, again, key)
+            )
         return index
 
 

@@ -18,9 +18,10 @@ POLICIES = (WAIT, DROP_OLDEST)
 class Limits:
     """The limits of a spool; 0 is no limit.
 
-    ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message may get that a
-    reader still needs. A segment is sealed when it has ``segment_bytes`` or is ``segment_age_ns`` old. A stream of a
-    life that is over is forgotten ``forget_after_ns`` after its last message, if nothing of it is left.
+    ``max_bytes`` is what all segments together may take, ``max_age_ns`` how old the oldest message
+    may get that a reader still needs. A segment is sealed when it has ``segment_bytes`` or is
+    ``segment_age_ns`` old. A stream of a life that is over is forgotten ``forget_after_ns`` after
+    its last message, if nothing of it is left.
     """
 
     max_bytes: int = 10 * GIB
@@ -42,7 +43,11 @@ class Limits:
     @property
     def rotate_bytes(self) -> int:
         """When a segment is sealed: small limits have small segments, so that trimming frees an eighth at a time."""
-        return min(self.segment_bytes, max(self.max_bytes // 8, 1)) if self.max_bytes else self.segment_bytes
+        return (
+            min(self.segment_bytes, max(self.max_bytes // 8, 1))
+            if self.max_bytes
+            else self.segment_bytes
+        )
 
     @property
     def rotate_age_ns(self) -> int:

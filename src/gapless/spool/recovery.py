@@ -1,9 +1,10 @@
 """What a crash has left behind, put right.
 
-On opening, the last segment is read record by record. What was proven durable is never cut: what the ``committed`` file
-tells, and what stands before the group of any good record. Behind that, the tail ends at the last whole commit; the
-rest is a torn write that nobody was told to be durable. A bad record before the proof is damage: it is reported and
-left to repair, and the spool goes on in a new segment.
+On opening, the last segment is read record by record. What was proven durable is never cut: what
+the ``committed`` file tells, and what stands before the group of any good record. Behind that, the
+tail ends at the last whole commit; the rest is a torn write that nobody was told to be durable. A
+bad record before the proof is damage: it is reported and left to repair, and the spool goes on in a
+new segment.
 """
 
 from __future__ import annotations
@@ -30,8 +31,16 @@ from gapless.spool.format import (
     seed_of,
 )
 from gapless.spool.index import BadIndex, SegmentIndex
-from gapless.spool.segments import SEARCH_BYTES, Hint, SegmentFile, SpoolInfo, index_path, list_segments, segment_path
-from gapless.spool.store import Active, Store
+from gapless.spool.segment_file import (
+    SEARCH_BYTES,
+    Hint,
+    SegmentFile,
+    SpoolInfo,
+    index_path,
+    list_segments,
+    segment_path,
+)
+from gapless.spool.segment_store import Active, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +71,11 @@ def verify(file: SegmentFile, start: int, end: int) -> Iterator[Header | Damage]
             need = HEADER_BYTES if header is None else header.size_bytes
             base, window = at, memoryview(file.read(at, min(max(SEARCH_BYTES, need), end - at)))
             header = header_at(window, 0, at, file.seed)
-            if header is not None and header.size_bytes > len(window) and header.size_bytes <= end - at:
+            if (
+                header is not None
+                and header.size_bytes > len(window)
+                and header.size_bytes <= end - at
+            ):
                 window = memoryview(file.read(at, header.size_bytes))
         if header is None or header.size_bytes > end - at:
             after = file.find_header(at + 1, end)
@@ -141,7 +154,9 @@ def recover(store: Store) -> Recovered:
             store.active = _reopen(store, path, index)
         break
     if hint is not None and hint.segment > segment:
-        told.append(f"{segment_path(root, hint.segment)}: is not there, though messages were committed to it")
+        told.append(
+            f"{segment_path(root, hint.segment)}: is not there, though messages were committed to it"
+        )
     for number in numbers:
         store.sealed[number] = load_index(root, info, number)
     store.sealed = dict(sorted(store.sealed.items()))
@@ -157,7 +172,8 @@ def _reopen(store: Store, path: Path, index: SegmentIndex) -> Active:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         if os.fstat(descriptor).st_size != index.end:
             os.ftruncate(descriptor, index.end)
-        # A killed writer may have left a whole commit that was not durable yet; from now on it counts as such.
+        # A killed writer may have left a whole commit that was not durable yet; from now on it
+        # counts as such.
         if store.sync:
             os.fsync(descriptor)
     except OSError as error:
@@ -179,7 +195,9 @@ def index_of(file: SegmentFile, end: int) -> SegmentIndex:
 def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
     """Return the index of a sealed segment, from its file or made again."""
     try:
-        return SegmentIndex.load(index_path(root, number), number, partial(remade, root, info, number))
+        return SegmentIndex.load(
+            index_path(root, number), number, partial(remade, root, info, number)
+        )
     except (OSError, BadIndex):
         return build_index(root, info, number)
 
@@ -202,7 +220,8 @@ def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
 def sealed_end(file: SegmentFile, after: State | None) -> int:
     """Return where a sealed segment ends: where the STATE of the next segment says, unless it was repaired since.
 
-    A segment that the next one does not know as the one before it was never committed to: nothing of it counts.
+    A segment that the next one does not know as the one before it was never committed to: nothing
+    of it counts.
     """
     preamble = read_preamble(file.read(0, PREAMBLE_BYTES))
     repaired = preamble is not None and preamble.flags & REPAIRED

@@ -6,12 +6,12 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gapless.metrics import LAG
+from gapless.metrics.prometheus import LAG
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from gapless.metrics import Look
-    from gapless.spool.intake import Intake
+    from gapless.metrics.prometheus import Look
+    from gapless.spool.appender import Intake
 
 NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
     *("new", "joining", "collecting", "waiting", "stopping"),
@@ -24,9 +24,10 @@ NEW, JOINING, COLLECTING, WAITING, STOPPING, STOPPED, FAILED = (
 class Status:
     """How a collector stands.
 
-    ``messages`` and ``size_bytes`` are those that were taken in, also what came twice and is left out by the spool;
-    ``uncollected`` those that are no part of a stream; ``lag`` is how many messages each reader has not passed. The
-    figures of the spool are those of the last look at it, at most a second ago.
+    ``messages`` and ``size_bytes`` are those that were taken in, also what came twice and is left
+    out by the spool; ``uncollected`` those that are no part of a stream; ``lag`` is how many
+    messages each reader has not passed. The figures of the spool are those of the last look at it,
+    at most a second ago.
     """
 
     group: str
@@ -73,7 +74,9 @@ class Status:
             gauges["spool_room_bytes"] = self.room_bytes
         gauges.update((LAG + reader, lag) for reader, lag in self.lag.items())
         counters = {f"spool_{name}": getattr(self, name) for name in _COUNTERS}
-        counters.update((f"spool_uncollected.{kind}", count) for kind, count in self.uncollected.items())
+        counters.update(
+            (f"spool_uncollected.{kind}", count) for kind, count in self.uncollected.items()
+        )
         return replace(look, gauges=look.gauges | gauges, counters=look.counters | counters)
 
 

@@ -1,10 +1,11 @@
 """The writer of a spool.
 
-On appending: a run is put in line as it came; nothing is done for each message. What is there already is left out.
-On commit: all that is in line is one write and one fdatasync; then the ``committed`` file says how far one may read.
-On a failure: what is in line stays there, and the commit can be tried again.
-On opening: what a crash has left is put right (see ``recovery.py``).
-On trimming: the oldest segments go that every reader has passed; the newest one stays, for it has all marks.
+On appending: a run is put in line as it came; nothing is done for each message. What is there
+already is left out. On commit: all that is in line is one write and one fdatasync; then the
+``committed`` file says how far one may read. On a failure: what is in line stays there, and the
+commit can be tried again. On opening: what a crash has left is put right (see ``recovery.py``). On
+trimming: the oldest segments go that every reader has passed; the newest one stays, for it has all
+marks.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gapless.core.ready import GROUP, Delivery
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
+from gapless.protocol.ready import GROUP, Delivery
 from gapless.run import Run
+from gapless.spool.consumer_registry import read_readers
 from gapless.spool.errors import SpoolFull, SpoolGap, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     BLOB,
@@ -36,11 +38,10 @@ from gapless.spool.format import (
 from gapless.spool.index import SegmentIndex
 from gapless.spool.limits import DROP_OLDEST, Limits
 from gapless.spool.lock import Lock
-from gapless.spool.passing import Need, Trimmed, Usage, need_of, rows_above, unread_rows
-from gapless.spool.readers import read_readers
 from gapless.spool.recovery import Recovered, recover
-from gapless.spool.segments import SpoolInfo, segment_path
-from gapless.spool.store import Store, make_folders, read_or_make
+from gapless.spool.retention import Need, Trimmed, Usage, need_of, rows_above, unread_rows
+from gapless.spool.segment_file import SpoolInfo, segment_path
+from gapless.spool.segment_store import Store, make_folders, read_or_make
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,12 +67,15 @@ class Stream:
 class Spool:
     """The one writer of a spool: open it, append deliveries, commit. Not for several threads at once.
 
-    ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep along with it: set
-    it, and the next commit makes it durable together with the messages appended before, all or nothing. ``live`` are
-    the origins whose streams must not be forgotten, ``recovered`` is what opening has found.
+    ``marks`` is up to where each stream is durable here. ``blob`` is what the caller wants to keep
+    along with it: set it, and the next commit makes it durable together with the messages appended
+    before, all or nothing. ``live`` are the origins whose streams must not be forgotten,
+    ``recovered`` is what opening has found.
     """
 
-    def __init__(self, root: Path, info: SpoolInfo, limits: Limits, lock: Lock, *, sync: bool) -> None:
+    def __init__(
+        self, root: Path, info: SpoolInfo, limits: Limits, lock: Lock, *, sync: bool
+    ) -> None:
         self.path = root
         self.info = info
         self.limits = limits
@@ -106,9 +110,10 @@ class Spool:
     ) -> Self:
         """Lock the spool at ``path``, put right what a crash has left, and be ready to append.
 
-        A new spool is made if there is none and ``create`` is set; ``name`` and ``node`` (drawn if None) are those of
-        its collector and are kept in it. An existing one must be that of ``group``. Without ``sync`` nothing waits for
-        the disk: a killed process then still loses nothing, a machine without power may.
+        A new spool is made if there is none and ``create`` is set; ``name`` and ``node`` (drawn if
+        None) are those of its collector and are kept in it. An existing one must be that of
+        ``group``. Without ``sync`` nothing waits for the disk: a killed process then still loses
+        nothing, a machine without power may.
         """
         root = Path(path)
         if create:
@@ -143,12 +148,15 @@ class Spool:
 
     # Appending
 
-    def append(self, delivery: Delivery, *, name: str = "", view: int = 0, collected_ns: int | None = None) -> None:
+    def append(
+        self, delivery: Delivery, *, name: str = "", view: int = 0, collected_ns: int | None = None
+    ) -> None:
         """Put a delivery in line for the next commit.
 
-        What the spool has already is left out. :class:`SpoolGap` if messages before it are missing and nobody has said,
-        by ``append_lost``, that they will never come; a stream that is new here may start anywhere. ``name`` is the
-        durable name of the origin; ``view`` counts where the delivery does not know its own.
+        What the spool has already is left out. :class:`SpoolGap` if messages before it are missing
+        and nobody has said, by ``append_lost``, that they will never come; a stream that is new
+        here may start anywhere. ``name`` is the durable name of the origin; ``view`` counts where
+        the delivery does not know its own.
         """
         content: Any = delivery.content
         origin, first, last = delivery.origin, delivery.first, delivery.last
@@ -167,7 +175,9 @@ class Spool:
         if isinstance(content, Run):
             run = content if first == expected else content.part(expected, last)
             told = (run.flags, run.view or view, run.sent_ns, now_ns)
-            draft = Draft._make((RUN, origin, run.first, last, run.count, run.lengths, run.payload, *told))
+            draft = Draft._make(
+                (RUN, origin, run.first, last, run.count, run.lengths, run.payload, *told)
+            )
         else:
             draft = _whole(delivery, view, now_ns)
         stream.appended = last
@@ -183,7 +193,13 @@ class Spool:
         return None if stream is None else stream.appended
 
     def append_lost(
-        self, origin: Address, first: int, last: int, *, collected_ns: int | None = None, repeated: bool = False
+        self,
+        origin: Address,
+        first: int,
+        last: int,
+        *,
+        collected_ns: int | None = None,
+        repeated: bool = False,
     ) -> None:
         """Say that messages ``first .. last`` of a stream will never come; what the spool has of them stays.
 
@@ -212,8 +228,9 @@ class Spool:
     def commit(self) -> dict[Address, int]:
         """Make durable all that is in line, all or nothing, and return up to where each stream is durable now.
 
-        Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or :class:`SpoolFailed`; what is not
-        durable then stays in line, ``marks`` says what is, and the commit can be tried again.
+        Raises :class:`SpoolFull`, :class:`SpoolReadOnly`, :class:`SpoolGone` or
+        :class:`SpoolFailed`; what is not durable then stays in line, ``marks`` says what is, and
+        the commit can be tried again.
         """
         if self._closed:
             raise LocalProtocolError("the spool is closed")
@@ -240,7 +257,9 @@ class Spool:
         line = [*self._vanished(), *self._line]
         drafts, named = self._with_names(line)
         if self._blob_changed:
-            drafts.append(Draft(BLOB, NOBODY, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns))
+            drafts.append(
+                Draft(BLOB, NOBODY, 0, 0, 0, payload=self._blob, collected_ns=self._clock_ns)
+            )
         if store.active is None:
             self._begin(drafts)
         else:
@@ -284,7 +303,11 @@ class Spool:
             stream = streams[draft[1]]
             if stream.name != stream.named and stream not in named:
                 named.append(stream)
-                drafts.append(Draft(NAME, stream.origin, 0, 0, 0, stream.name.encode(), collected_ns=draft[10]))
+                drafts.append(
+                    Draft(
+                        NAME, stream.origin, 0, 0, 0, stream.name.encode(), collected_ns=draft[10]
+                    )
+                )
             drafts.append(draft)
         return drafts, named
 
@@ -329,15 +352,21 @@ class Spool:
             if each.origin in self.marks
         )
         first = max(self._first, low)
-        state = State(self.group, streams, self._store.previous, first, self.info.name, self.info.node)
-        return Draft(STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns)
+        state = State(
+            self.group, streams, self._store.previous, first, self.info.name, self.info.node
+        )
+        return Draft(
+            STATE, NOBODY, 0, 0, len(streams), state.pack(), blob, collected_ns=self._clock_ns
+        )
 
     def _forget_streams(self, wanted: set[Address]) -> None:
         """Leave out of the next STATE the streams that are over and of which nothing is left."""
         before_ns = time.time_ns() - self.limits.forget_after_ns
         held = {key for index in self._indexes() for key in index.streams}
         for origin, stream in list(self._streams.items()):
-            settled = stream.appended == stream.high and stream.key not in held and origin not in wanted
+            settled = (
+                stream.appended == stream.high and stream.key not in held and origin not in wanted
+            )
             if settled and origin not in self.live and stream.seen_ns < before_ns:
                 del self._streams[origin]
                 self.marks.pop(origin, None)
@@ -353,10 +382,16 @@ class Spool:
                 raise self._full("age")
         if not limits.max_bytes:
             return
-        doomed_bytes = sum(index.end for number, index in self._store.sealed.items() if number < self._first)
+        doomed_bytes = sum(
+            index.end for number, index in self._store.sealed.items() if number < self._first
+        )
         over_bytes = self._store.used_bytes - doomed_bytes + self.pending_bytes - limits.max_bytes
-        if over_bytes > -limits.max_bytes // 16:  # near the limit what a commit has beside its records counts too
-            over_bytes += self._state_draft(self._blob).size_bytes + HEADER_BYTES * len(self._streams)
+        if (
+            over_bytes > -limits.max_bytes // 16
+        ):  # near the limit what a commit has beside its records counts too
+            over_bytes += self._state_draft(self._blob).size_bytes + HEADER_BYTES * len(
+                self._streams
+            )
         if over_bytes <= 0:
             return
         need = need_of(read_readers(self.path))
@@ -369,7 +404,8 @@ class Spool:
             self._limited = "bytes"
             raise self._full("bytes")
         else:
-            # Nobody needs what is left, so one commit may be larger than the limit: it could never come in otherwise.
+            # Nobody needs what is left, so one commit may be larger than the limit: it could never
+            # come in otherwise.
             self._retire_active(need)
 
     def _full(self, limit: str) -> SpoolFull:
@@ -379,7 +415,9 @@ class Spool:
             if limit == "bytes"
             else f"its oldest message that a reader needs is older than the limit of {self.limits.max_age_ns} ns"
         )
-        readers = ", ".join(reader.name for reader in read_readers(self.path)) or "none is registered"
+        readers = (
+            ", ".join(reader.name for reader in read_readers(self.path)) or "none is registered"
+        )
         return SpoolFull(
             f"{self.path}: the spool {what}; it goes on when its readers ({readers}) have read on; start them, forget "
             f"one that is gone (`gapless spool forget {self.path} NAME`), or raise the limit",
@@ -389,17 +427,26 @@ class Spool:
     def _holds_needed(self, need: Need) -> bool:
         return any(not need.has_passed(index) for index in self._indexes() if index.streams)
 
-    def _drop(self, over_bytes: int, need: Need | None = None, *, keep_newest: bool = False) -> bool:
+    def _drop(
+        self, over_bytes: int, need: Need | None = None, *, keep_newest: bool = False
+    ) -> bool:
         """Choose the oldest segments to go until ``over_bytes`` are free; they are deleted when that is recorded.
 
         With ``keep_newest`` they may be deleted at once: the newest has the marks of all.
         """
         need = need or need_of(read_readers(self.path))
         active = self._store.active
-        if not keep_newest and not self._store.sealed and active is not None and active.index.streams:
+        if (
+            not keep_newest
+            and not self._store.sealed
+            and active is not None
+            and active.index.streams
+        ):
             self._store.seal()
         chosen = False
-        newest = max(self._store.sealed, default=0) if keep_newest and self._store.active is None else 0
+        newest = (
+            max(self._store.sealed, default=0) if keep_newest and self._store.active is None else 0
+        )
         for number, index in self._store.sealed.items():
             if over_bytes <= 0 or number == newest:
                 break
@@ -439,7 +486,9 @@ class Spool:
         trimmed = self._delete_passed(need)
         aged = self._keep_age(need)
         after = sum(stream.dropped for stream in self._streams.values())
-        return Trimmed(trimmed.segments + aged.segments, trimmed.freed_bytes + aged.freed_bytes, after - before)
+        return Trimmed(
+            trimmed.segments + aged.segments, trimmed.freed_bytes + aged.freed_bytes, after - before
+        )
 
     def _delete_passed(self, need: Need) -> Trimmed:
         segments = freed_bytes = 0
@@ -573,7 +622,10 @@ class Spool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -584,7 +636,9 @@ class Spool:
 
     def _new_stream(self, delivery: Delivery) -> Stream:
         if delivery.kind != GROUP:
-            raise LocalProtocolError(f"a spool keeps messages to the group; this one is of the kind {delivery.kind!r}")
+            raise LocalProtocolError(
+                f"a spool keeps messages to the group; this one is of the kind {delivery.kind!r}"
+            )
         stream = self._streams[delivery.origin] = Stream(delivery.origin, delivery.first - 1)
         return stream
 
@@ -594,7 +648,11 @@ def _whole(delivery: Delivery, view: int, now_ns: int) -> Draft:
     content: Any = delivery.content
     plain = isinstance(content, (bytes, bytearray, memoryview))
     knows = delivery if plain else content
-    flags, of_view, sent_ns = (int(getattr(knows, name, 0)) for name in ("flags", "view", "sent_ns"))
+    flags, of_view, sent_ns = (
+        int(getattr(knows, name, 0)) for name in ("flags", "view", "sent_ns")
+    )
     payload = bytes(content) if plain else content.payload
     origin, first, last = delivery.origin, delivery.first, delivery.last
-    return Draft(MESSAGE, origin, first, last, 1, b"", payload, flags, of_view or view, sent_ns, now_ns)
+    return Draft(
+        MESSAGE, origin, first, last, 1, b"", payload, flags, of_view or view, sent_ns, now_ns
+    )

@@ -1,12 +1,11 @@
 """Traces: rows of what happened, written by real processes or by the simulator, and the checks that read them."""
 
-from gapless.trace.checks import CHECKS, check
-from gapless.trace.facts import Facts, Violation
-from gapless.trace.lives import Life
+from gapless.trace.checks import CHECKS, Facts, Violation, check
+from gapless.trace.incarnations import Life
+from gapless.trace.parquet import Sealed, seal
 from gapless.trace.reader import lives_of, read
 from gapless.trace.recorder import Recorder
 from gapless.trace.schema import CODES, COLUMNS, EVENTS, NAMES, Row, life_id
-from gapless.trace.sealing import Sealed, seal
 
 __all__ = [
     "CHECKS",

@@ -1,16 +1,13 @@
 """The invariants of docs/invariants.md, as far as a trace alone can show them: pure functions over its rows.
 
-Each has the id of the check that the simulator runs online (gapless.sim.checkers). The simulator sees frames, windows
-and bytes, these see rows only; where they promise less, the docstring says so. Rows come in the order of time, causes
-before effects.
+Each has the id of the check that the simulator runs online (gapless.sim.checkers.stream_safety).
+The simulator sees frames, windows and bytes, these see rows only; where they promise less, the
+docstring says so. Rows come in the order of time, causes before effects.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from gapless.trace.facts import Facts, Violation
-from gapless.trace.settled import delivery, one_group, stability
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +28,9 @@ def no_creation(facts: Facts) -> Iterator[Violation]:
                 yield _wrong("S1", row, f"{row.seqno} goes out as new, but {sent} was last")
             high[row.origin] = max(sent, row.seqno_last)
         elif row.seqno_last > sent:
-            yield _wrong("S1", row, f"delivers {_range(row)} of {row.origin}, which has sent {sent}")
+            yield _wrong(
+                "S1", row, f"delivers {_range(row)} of {row.origin}, which has sent {sent}"
+            )
 
 
 def no_duplicate(facts: Facts) -> Iterator[Violation]:
@@ -47,8 +46,9 @@ def no_duplicate(facts: Facts) -> Iterator[Violation]:
 def gapless_prefix(facts: Facts) -> Iterator[Violation]:
     """S3: each stream is delivered from the start that was told, one after the other; a new start counts once.
 
-    Of a message in pieces that had begun before the start the rest cannot be handed out: delivery begins behind it.
-    What a state covers is not in the trace: whoever was given one may begin anywhere.
+    Of a message in pieces that had begun before the start the rest cannot be handed out: delivery
+    begins behind it. What a state covers is not in the trace: whoever was given one may begin
+    anywhere.
     """
     starts: dict[Stream, list[int]] = {}
     for row in facts.among("START", "LOST"):
@@ -64,7 +64,11 @@ def gapless_prefix(facts: Facts) -> Iterator[Violation]:
             if row.seqno in told:
                 told.remove(row.seqno)
             elif key in due or row.member not in facts.given:
-                yield _wrong("S3", row, f"delivers {row.seqno} of {row.origin}, {wanted or 'no start'} is next")
+                yield _wrong(
+                    "S3",
+                    row,
+                    f"delivers {row.seqno} of {row.origin}, {wanted or 'no start'} is next",
+                )
         due[key] = max(wanted, row.seqno_last + 1)
 
 
@@ -81,7 +85,9 @@ def integrity(facts: Facts) -> Iterator[Violation]:
     sent = {(row.origin, row.hash_first, row.seqno_last): row.hash for row in facts.of("SEND")}
     for row in facts.of("DELIVER"):
         if sent.get((row.origin, row.hash_first, row.seqno_last), row.hash) != row.hash:
-            yield _wrong("S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent")
+            yield _wrong(
+                "S4", row, f"delivers other bytes as {_range(row)} of {row.origin} than were sent"
+            )
 
 
 def window(facts: Facts) -> Iterator[Violation]:
@@ -90,7 +96,11 @@ def window(facts: Facts) -> Iterator[Violation]:
         low = row.low if row.origin == row.member else row.delivered
         reach = facts.reach.get(row.member)
         if reach is not None and row.high - low > reach:
-            yield _wrong("S6", row, f"the window of {row.origin} reaches from {low} to {row.high}, {reach} are allowed")
+            yield _wrong(
+                "S6",
+                row,
+                f"the window of {row.origin} reaches from {low} to {row.high}, {reach} are allowed",
+            )
 
 
 def marks(facts: Facts) -> Iterator[Violation]:
@@ -99,7 +109,9 @@ def marks(facts: Facts) -> Iterator[Violation]:
     for row in facts.among("STATE", "VIEW"):
         if row.event == "VIEW":
             stay = facts.members(row) or ()
-            for key in [key for key in known if key[0] == row.member and key[1] not in (*stay, row.member)]:
+            for key in [
+                key for key in known if key[0] == row.member and key[1] not in (*stay, row.member)
+            ]:
                 del known[key]
             continue
         key, found = (row.member, row.origin), (row.low, row.delivered, row.high)
@@ -119,7 +131,9 @@ def acks_are_true(facts: Facts) -> Iterator[Violation]:
             key = row.member, row.origin
             taken[key] = max(taken.get(key, 0), row.delivered)
         elif row.seqno_last > (has := taken.get((row.peer, row.origin), 0)):
-            yield _wrong("S8", row, f"an ack of {row.peer} for {row.seqno_last} came in; it has {has}")
+            yield _wrong(
+                "S8", row, f"an ack of {row.peer} for {row.seqno_last} came in; it has {has}"
+            )
 
 
 def purge_is_safe(facts: Facts) -> Iterator[Violation]:
@@ -135,7 +149,9 @@ def purge_is_safe(facts: Facts) -> Iterator[Violation]:
             members = facts.members(row)
             others = [] if members is None else [member for member in members if member != me]
             before, now = table or {}, high.get(me, 0)
-            acks[me] = None if members is None else {member: before.get(member, now) for member in others}
+            acks[me] = (
+                None if members is None else {member: before.get(member, now) for member in others}
+            )
         elif table is None or row.origin != me:
             continue
         elif row.event == "ACK_IN":
@@ -144,7 +160,11 @@ def purge_is_safe(facts: Facts) -> Iterator[Violation]:
         else:
             for member, ack in table.items():
                 if ack < row.seqno_last:
-                    yield _wrong("S9", row, f"purges up to {row.seqno_last}, but {member} has acknowledged {ack}")
+                    yield _wrong(
+                        "S9",
+                        row,
+                        f"purges up to {row.seqno_last}, but {member} has acknowledged {ack}",
+                    )
 
 
 def repairs_are_asked_for(facts: Facts) -> Iterator[Violation]:
@@ -156,7 +176,9 @@ def repairs_are_asked_for(facts: Facts) -> Iterator[Violation]:
         if row.event == "NAK_IN":
             wanted.update(numbers)
         elif row.reason != "unasked" and not wanted.issuperset(numbers):
-            yield _wrong("S10", row, f"sends {_range(row)} of {row.origin} again, which nobody has asked for")
+            yield _wrong(
+                "S10", row, f"sends {_range(row)} of {row.origin} again, which nobody has asked for"
+            )
 
 
 def naks_are_legal(facts: Facts) -> Iterator[Violation]:
@@ -171,7 +193,11 @@ def naks_are_legal(facts: Facts) -> Iterator[Violation]:
         else:
             has, sent = taken.get((row.member, row.origin), 0), high.get(row.origin, 0)
             if row.seqno <= has or row.seqno_last > sent:
-                yield _wrong("S11", row, f"asks for {_range(row)} of {row.origin}; it has {has}, {sent} were sent")
+                yield _wrong(
+                    "S11",
+                    row,
+                    f"asks for {_range(row)} of {row.origin}; it has {has}, {sent} were sent",
+                )
 
 
 def views(facts: Facts) -> Iterator[Violation]:
@@ -190,9 +216,15 @@ def views(facts: Facts) -> Iterator[Violation]:
         if row.member not in members:
             yield _wrong("S15", row, f"view {row.view} is told to a life that is not in it")
         if members[:1] != [row.origin]:
-            yield _wrong("S15", row, f"view {row.view} was made by {row.origin}, which is not its first member")
+            yield _wrong(
+                "S15",
+                row,
+                f"view {row.view} was made by {row.origin}, which is not its first member",
+            )
         if lives and (unknown := sorted(set(members) - lives)):
-            yield _wrong("S15", row, f"view {row.view} names {', '.join(unknown)}, which never lived")
+            yield _wrong(
+                "S15", row, f"view {row.view} names {', '.join(unknown)}, which never lived"
+            )
 
 
 def _wrong(check: str, row: Row, message: str) -> Violation:
@@ -201,6 +233,122 @@ def _wrong(check: str, row: Row, message: str) -> Violation:
 
 def _range(row: Row) -> str:
     return f"{row.seqno}..{row.seqno_last}"
+
+
+def check(rows: Iterable[Row]) -> list[Violation]:
+    """Return everything that is wrong with a trace, by invariant, in the order of time."""
+    facts = Facts(rows)
+    return [violation for look in CHECKS.values() for violation in look(facts)]
+
+
+def delivery(facts: Facts) -> Iterator[Violation]:
+    """L1: whatever a life has sent since another became a member of its view, that one has delivered."""
+    delivered: dict[tuple[str, str], set[int]] = {}
+    for row in facts.of("DELIVER"):
+        delivered.setdefault((row.member, row.origin), set()).update(
+            range(row.seqno, row.seqno_last + 1)
+        )
+    owed = _owed(facts)
+    for origin, end in facts.at_end.items():
+        for member, numbers in owed.get(origin, {}).items():
+            if member not in facts.at_end:
+                continue
+            has = delivered.get((member, origin), set())
+            missing = numbers - has - facts.stepped_over.get((member, origin), set())
+            if member in facts.given:
+                # What its state covers is not handed out; after that nothing may be missing.
+                missing = {number for number in missing if has and number > min(has)}
+            if missing:
+                message = f"{member} has not delivered {len(missing)} of its messages, the first is {min(missing)}"
+                yield Violation("L1", end.t_ns, origin, message)
+
+
+def _owed(facts: Facts) -> dict[str, dict[str, set[int]]]:
+    """Return by origin and member what the member is to have."""
+    owed: dict[str, dict[str, set[int]]] = {}
+    for row in facts.among("SEND", "VIEW"):
+        mine = owed.setdefault(row.member, {})
+        if row.event == "SEND":
+            for numbers in mine.values():
+                numbers.update(range(row.seqno, row.seqno_last + 1))
+        else:
+            members = facts.members(row) or ()
+            owed[row.member] = {member: mine.get(member, set()) for member in members}
+    return owed
+
+
+def stability(facts: Facts) -> Iterator[Violation]:
+    """L2: everything that a life has sent is acknowledged: its window is empty."""
+    last: dict[str, Row] = {
+        row.member: row for row in facts.of("STATE") if row.origin == row.member
+    }
+    for member, end in facts.at_end.items():
+        state = last.get(member)
+        if state is not None and state.low != state.high:
+            message = f"{state.high - state.low} of its messages are not released: {state.low + 1}..{state.high}"
+            yield Violation("L2", end.t_ns, member, message)
+
+
+def one_group(facts: Facts) -> Iterator[Violation]:
+    """L6: all are in one view, of exactly those that are there; what comes after that, such as leaving, is left out."""
+    ends = {member: end.t_ns for member, end in facts.at_end.items()}
+    last = {row.member: row for row in facts.of("MEMBERS") if row.t_ns <= ends.get(row.member, 0)}
+    ids = {(row.view, row.origin) for member, row in last.items() if member in facts.at_end}
+    for member, end in facts.at_end.items():
+        told = last.get(member)
+        members = set() if told is None else set(told.reason.split())
+        if len(ids) > 1 or members != set(facts.at_end):
+            message = f"its last view has {len(members)} members, {len(facts.at_end)} are there, in {len(ids)} views"
+            yield Violation("L6", end.t_ns, member, message)
+
+
+class Violation(NamedTuple):
+    """An invariant that does not hold: its id, when, at which life, and what was seen."""
+
+    check: str
+    t_ns: int
+    member: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.t_ns} ns, {self.member}: {self.message}"
+
+
+class Facts:
+    """A trace in the order of time. Only the stream to the group is looked at, numbered for a whole life."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = [
+            row for row in rows if not row.epoch and not (row.event == "DELIVER" and row.reason)
+        ]
+        self._by_event: dict[str, list[Row]] = {}
+        for row in self.rows:
+            self._by_event.setdefault(row.event, []).append(row)
+        self._members = {
+            (row.member, row.view): tuple(row.reason.split()) for row in self.of("MEMBERS")
+        }
+        self.reach = {row.member: row.high for row in self.of("BEGIN") if row.high}
+        self.at_end = {row.member: row for row in self.of("REST")}
+        self.given = {row.member for row in self.of("STATE_IN")}
+        self.stepped_over: dict[tuple[str, str], set[int]] = {}
+        """What a reader is not handed of an origin, by right: own messages, pieces of what began before its start."""
+        for row in self.among("SEND", "DROPPED", "LOST"):
+            if row.reason in {"not back", "headless", "oversized"}:
+                numbers = range(row.seqno, row.seqno_last + 1)
+                self.stepped_over.setdefault((row.member, row.origin), set()).update(numbers)
+
+    def of(self, event: str) -> list[Row]:
+        """Return the rows of one event."""
+        return self._by_event.get(event, [])
+
+    def among(self, *events: str) -> Iterator[Row]:
+        """Return the rows of several events."""
+        wanted = frozenset(events)
+        return (row for row in self.rows if row.event in wanted)
+
+    def members(self, row: Row) -> tuple[str, ...] | None:
+        """Return the members of the view that a VIEW row is about, if anybody has written them down."""
+        return self._members.get((row.member, row.seqno_last))
 
 
 CHECKS: dict[str, Callable[[Facts], Iterator[Violation]]] = {
@@ -220,9 +368,3 @@ CHECKS: dict[str, Callable[[Facts], Iterator[Violation]]] = {
     "L6": one_group,
 }
 """Every check of a trace, by the id of its invariant."""
-
-
-def check(rows: Iterable[Row]) -> list[Violation]:
-    """Return everything that is wrong with a trace, by invariant, in the order of time."""
-    facts = Facts(rows)
-    return [violation for look in CHECKS.values() for violation in look(facts)]

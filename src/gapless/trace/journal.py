@@ -5,10 +5,12 @@
     <set>/lives.jsonl     lives: which number is which name
     <set>/whole           it is called ``stopped`` as soon as something could not be written
 
-On writing: texts and names first, then all rows of an answer with one call of the system. What was written stays when
-the process is killed. A journal is locked for as long as its process lives, so a reader knows which ones are left.
+On writing: texts and names first, then all rows of an answer with one call of the system. What was
+written stays when the process is killed. A journal is locked for as long as its process lives, so a
+reader knows which ones are left.
 
-On a full disk, or any other trouble: nothing more is written, and ``whole`` is renamed, which needs no room.
+On a full disk, or any other trouble: nothing more is written, and ``whole`` is renamed, which needs
+no room.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
-from gapless.trace.lives import LIVES
+from gapless.trace.incarnations import LIVES
 from gapless.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gapless.trace.lives import Life
+    from gapless.trace.incarnations import Life
 
 FIELDS = tuple(name for name in COLUMNS if name not in {"seed", "frame_id"})
 """The columns that a journal holds, in the order of the schema; a reason is the number of its text."""
@@ -161,7 +163,9 @@ def read_texts(folder: Path) -> list[str]:
                 texts.append(str(json.loads(line)))
             except ValueError as error:
                 where = f"{path}:{len(texts)}"
-                raise GaplessError(f"{where}: expected a text of a trace as one line of JSON: {error}") from None
+                raise GaplessError(
+                    f"{where}: expected a text of a trace as one line of JSON: {error}"
+                ) from None
     return texts
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import GaplessError
+from gapless.trace.incarnations import LIVES, read_lives
 from gapless.trace.journal import FIELDS, read_texts, unpacked
-from gapless.trace.lives import LIVES, read_lives
 from gapless.trace.parquet import arrow
 from gapless.trace.schema import COLUMNS, NAMES, Row, life_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gapless.trace.lives import Life
+    from gapless.trace.incarnations import Life
 
 _BATCH = 65_536
 _LIVES_AT = tuple(name for name, column in COLUMNS.items() if column.is_life)
@@ -36,17 +36,25 @@ def lives_of(folder: Path | str) -> list[Life]:
 
 def file_sets(folder: Path) -> list[Path]:
     """Return the file sets of a trace; there is at least one."""
-    found = sorted({path.parent for end in ("parquet", "rows") for path in folder.rglob(f"*.{end}")})
+    found = sorted(
+        {path.parent for end in ("parquet", "rows") for path in folder.rglob(f"*.{end}")}
+    )
     found = [one for one in found if (one / LIVES).exists()]
     if not found:
-        raise GaplessError(f"there is no trace at {folder}: expected a folder that was recorded with --trace")
+        raise GaplessError(
+            f"there is no trace at {folder}: expected a folder that was recorded with --trace"
+        )
     return found
 
 
 def _read_set(folder: Path, names: dict[int, str]) -> Iterator[Row]:
     called = _caller(names)
     for path in _files(folder):
-        yield from _read_parquet(path, called) if path.suffix == ".parquet" else _read_journal(path, called)
+        yield from (
+            _read_parquet(path, called)
+            if path.suffix == ".parquet"
+            else _read_journal(path, called)
+        )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -72,7 +80,9 @@ def _read_parquet(path: Path, called: Callable[[int], str]) -> Iterator[Row]:
     parquet = arrow().parquet
     file = parquet.ParquetFile(path)
     if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
-        raise GaplessError(f"{path}: expected the file of a trace: there is no column {', '.join(missing)}")
+        raise GaplessError(
+            f"{path}: expected the file of a trace: there is no column {', '.join(missing)}"
+        )
     for batch in file.iter_batches(_BATCH, columns=list(COLUMNS)):
         columns = [batch.column(name).to_pylist() for name in COLUMNS]
         for values in zip(*columns, strict=True):

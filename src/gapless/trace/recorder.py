@@ -1,12 +1,13 @@
 """The recorder: it writes what one member does, through all its lives, while it runs.
 
-On every answer of the machine: its rows are packed. Before the datagrams of a turn leave and before the application is
-handed anything, they are written, in one piece. So what a killed process has caused elsewhere stands in its file, and
-the application takes no part in it.
+On every answer of the machine: its rows are packed. Before the datagrams of a turn leave and before
+the application is handed anything, they are written, in one piece. So what a killed process has
+caused elsewhere stands in its file, and the application takes no part in it.
 
 Rows are stamped when they are made, with a clock of the day that never goes back in a life.
 
-On trouble with the disk: recording stops, and the group goes on. That is logged once, and the trace says so.
+On trouble with the disk: recording stops, and the group goes on. That is logged once, and the trace
+says so.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, TypedDict
 
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError
+from gapless.trace.incarnations import TIME_OF_DAY, Life, own_life
 from gapless.trace.journal import ROW, ROWS_A_FILE, Journal
-from gapless.trace.lives import TIME_OF_DAY, Life, own_life
+from gapless.trace.parquet import can_seal, seal_journal
+from gapless.trace.row_builder import Scribe
 from gapless.trace.schema import CODES, life_id
-from gapless.trace.scribe import Scribe
-from gapless.trace.sealing import can_seal, seal_journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gapless.config import Config
-    from gapless.core.ready import Ready, Transmit
     from gapless.identity import Address
-    from gapless.trace.scribe import Values
+    from gapless.protocol.ready import Ready, Transmit
+    from gapless.trace.row_builder import Values
 
 log = logging.getLogger("gapless")
 
@@ -46,9 +47,10 @@ _MOST = 2**63 - 1
 class Recorder:
     """The trace of one member, as a file set in ``folder``: ``join(…, trace=Recorder(folder, mode="sampled"))``.
 
-    ``member`` is how people call it; without that it is known by its durable name, or by where it is reached.
-    Any thread may call it. Where Parquet can be written (pyarrow is there), full journals are sealed as it goes on, and
-    the last one at the end; without ``seals`` that is left to whoever reads the trace.
+    ``member`` is how people call it; without that it is known by its durable name, or by where it
+    is reached. Any thread may call it. Where Parquet can be written (pyarrow is there), full
+    journals are sealed as it goes on, and the last one at the end; without ``seals`` that is left
+    to whoever reads the trace.
     """
 
     def __init__(
@@ -97,10 +99,14 @@ class Recorder:
         """Be the recorder of a member, and of no other."""
         with self._lock:
             if self._claimed:
-                raise LocalProtocolError("a recorder records one member, once: make one for each that joins")
+                raise LocalProtocolError(
+                    "a recorder records one member, once: make one for each that joins"
+                )
             self._claimed = True
 
-    def begin(self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool) -> None:
+    def begin(
+        self, me: Address, config: Config, wall_ns: int, *, member: str, stores: bool
+    ) -> None:
         """Begin a life, whose clock of the day is ``wall_ns`` ahead of the monotonic one; ``member`` is for people."""
         with self._lock:
             if self._ended:
@@ -123,7 +129,9 @@ class Recorder:
             self._life = life_id(name)
             self._wall_ns, self._idx = wall_ns, 0
             by_view = config.row.numbering == "view"
-            self._scribe = Scribe(me, self._id, str, CODES, self._journal.text, by_view=by_view, every=self.every)
+            self._scribe = Scribe(
+                me, self._id, str, CODES, self._journal.text, by_view=by_view, every=self.every
+            )
             self._take((self._scribe.row("BEGIN", high=config.reach),))
             self._flush()
 
@@ -232,9 +240,16 @@ class Recorder:
         journal = self._journal
         assert journal is not None
         journal.rows(packed)
-        if self._seals and journal.full and (self._sealer is None or not self._sealer.is_alive()) and can_seal():
+        if (
+            self._seals
+            and journal.full
+            and (self._sealer is None or not self._sealer.is_alive())
+            and can_seal()
+        ):
             full, journal.full = journal.full, []
-            self._sealer = threading.Thread(target=partial(_seal_all, full), name="gapless-trace", daemon=True)
+            self._sealer = threading.Thread(
+                target=partial(_seal_all, full), name="gapless-trace", daemon=True
+            )
             self._sealer.start()
 
 
@@ -265,6 +280,10 @@ class Mode(TypedDict, total=False):
 def read_mode(text: str) -> Mode:
     """Return what a text such as ``full``, ``sampled`` or ``sampled:100`` says, as options of a recorder."""
     mode, colon, every = text.partition(":")
-    if mode not in MODES or (colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)):
-        raise ConfigError(f"trace mode {text!r}: expected full, sampled, or sampled:N for one message in N")
+    if mode not in MODES or (
+        colon and (mode != "sampled" or not every.isdecimal() or int(every) < 2)
+    ):
+        raise ConfigError(
+            f"trace mode {text!r}: expected full, sampled, or sampled:N for one message in N"
+        )
     return {"mode": mode, "every": int(every)} if colon else {"mode": mode}

@@ -1,7 +1,8 @@
 """One row of a trace, the same for the simulator and for real processes: the single source of writer, reader and docs.
 
-In Python ``member``, ``origin``, ``to`` and ``peer`` are names of lives and ``event`` is a word; on disk they are
-numbers (:func:`life_id`, the code in :data:`EVENTS`), and a side file (lives.py) says which number is which name.
+In Python ``member``, ``origin``, ``to`` and ``peer`` are names of lives and ``event`` is a word; on
+disk they are numbers (:func:`life_id`, the code in :data:`EVENTS`), and a side file (lives.py) says
+which number is which name.
 """
 
 from __future__ import annotations
@@ -51,18 +52,27 @@ class Column(NamedTuple):
 COLUMNS: dict[str, Column] = {
     "seed": Column("int64", "seed of a simulated run; 0 in real processes. Part of every key"),
     "member": Column("int64", "life that the row is about", is_life=True),
-    "idx": Column("int64", "number of the row in its life, from 0, without a hole: a lost row shows"),
+    "idx": Column(
+        "int64", "number of the row in its life, from 0, without a hole: a lost row shows"
+    ),
     "step": Column(
         "int64",
         "input of the machine that the row belongs to; it rises. In simulated traces it counts over all members of the "
         "seed, so it is their one order",
     ),
-    "t_ns": Column("int64", "virtual time; in real processes the time of day, which never goes back within a life"),
+    "t_ns": Column(
+        "int64",
+        "virtual time; in real processes the time of day, which never goes back within a life",
+    ),
     "event": Column("int8", "code of the event"),
     "view": Column("int64", "number of the view that the life is in"),
     "origin": Column("int64", "life that numbered the messages", is_life=True),
-    "epoch": Column("int64", "of the stream: 0 for a whole life, the number of a view, or that of a connection"),
-    "to": Column("int64", "life that the connection goes to; 0: the stream goes to the group", is_life=True),
+    "epoch": Column(
+        "int64", "of the stream: 0 for a whole life, the number of a view, or that of a connection"
+    ),
+    "to": Column(
+        "int64", "life that the connection goes to; 0: the stream goes to the group", is_life=True
+    ),
     "seqno": Column("int64", "first message"),
     "seqno_last": Column("int64", "last message"),
     "part": Column("int32", "how-manyth start of this stream at this life; 0 at its origin"),
@@ -73,7 +83,9 @@ COLUMNS: dict[str, Column] = {
     ),
     "peer": Column("int64", "the other life of a frame", is_life=True),
     "size_bytes": Column("int64", "bytes of the messages, or of the datagrams"),
-    "hash": Column("int64", "SEND, REPAIR, DELIVER: crc32 of the messages hash_first .. seqno_last"),
+    "hash": Column(
+        "int64", "SEND, REPAIR, DELIVER: crc32 of the messages hash_first .. seqno_last"
+    ),
     "hash_first": Column("int64", "message at which the hash begins; 0: there is none"),
     "sent_ns": Column(
         "int64",
@@ -99,7 +111,8 @@ class Event(NamedTuple):
 EVENTS: dict[str, Event] = {
     # What the machine says.
     "SEND": Event(
-        1, "messages got their numbers and were stored; the reason is `not back` if their origin does not get them"
+        1,
+        "messages got their numbers and were stored; the reason is `not back` if their origin does not get them",
     ),
     "STORE": Event(2, "of a run that arrived, `k` messages were new"),
     "DROPPED": Event(3, "something that arrived was dropped, with its reason"),
@@ -115,7 +128,9 @@ EVENTS: dict[str, Event] = {
     "TAIL_IN": Event(13, "an announcement was heard"),
     "PURGE": Event(14, "low moved: `k` messages were let go"),
     "BLOCK": Event(15, "a send begins to wait for room; `seqno` is its ticket"),
-    "UNBLOCK": Event(16, "a send has ended to wait for room, with the reason; `seqno` is its ticket"),
+    "UNBLOCK": Event(
+        16, "a send has ended to wait for room, with the reason; `seqno` is its ticket"
+    ),
     "TIMER": Event(17, "a timer fired"),
     "VIEW": Event(18, "a view was installed; `seqno_last` is its number"),
     "STATE": Event(19, "the marks of a window after an input that changed them"),
@@ -130,8 +145,12 @@ EVENTS: dict[str, Event] = {
     "SUSPECT": Event(28, "nothing was heard of `peer` for too long"),
     # What the application gets, and what becomes of the life.
     "BEGIN": Event(40, "a life has begun; `high` is the reach of its windows"),
-    "DELIVER": Event(41, "the application is handed messages; the reason is empty for the stream to the group"),
-    "MEMBERS": Event(42, "the application is told a view; `origin` made it, `reason` lists its members"),
+    "DELIVER": Event(
+        41, "the application is handed messages; the reason is empty for the stream to the group"
+    ),
+    "MEMBERS": Event(
+        42, "the application is told a view; `origin` made it, `reason` lists its members"
+    ),
     "START": Event(43, "the stream of `origin` starts here: `seqno` is its first message"),
     "LOST": Event(44, "messages of `origin` will never come"),
     "STATE_IN": Event(45, "the application is given the state of `peer`; deliveries go on from it"),
@@ -140,7 +159,10 @@ EVENTS: dict[str, Event] = {
     "REST": Event(48, "the load has ended; this life is there at the end"),
     "END": Event(49, "the recorder was closed in good order: until here nothing is missing"),
     # The network.
-    "TX": Event(60, "datagrams went out: in real processes `seqno_last` of them in one answer, simulated one a row"),
+    "TX": Event(
+        60,
+        "datagrams went out: in real processes `seqno_last` of them in one answer, simulated one a row",
+    ),
     "RX": Event(61, "simulated: a datagram came in"),
     "NET_DROP": Event(62, "a datagram was lost on purpose"),
     "NET_DUP": Event(63, "simulated: a datagram came more than once"),

@@ -1,10 +1,12 @@
 """What a transport is: the only thing between the driver and the network.
 
-A transport has one place where others reach it, and never blocks. It gives the datagrams that have come, and sends
-datagrams to one member, to all others of the view, or to the world (whoever may be there). What the network refuses is
-counted under its reason and dropped: the machine repairs it. The protocol of the machine is none of its business.
+A transport has one place where others reach it, and never blocks. It gives the datagrams that have
+come, and sends datagrams to one member, to all others of the view, or to the world (whoever may be
+there). What the network refuses is counted under its reason and dropped: the machine repairs it.
+The protocol of the machine is none of its business.
 
-Who is where stands in its :class:`Book`, which the driver keeps up to date from the events of the machine.
+Who is where stands in its :class:`Book`, which the driver keeps up to date from the events of the
+machine.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from gapless.core.ready import Located, ViewInstalled
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.locator import Locator
+from gapless.protocol.ready import Located, ViewInstalled
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gapless.core.ready import Event, Transmit
     from gapless.discovery import Discovery
     from gapless.identity import Place
+    from gapless.protocol.ready import Event, Transmit
 
 LOOPBACK_FRAME_BYTES = 65_000
 """The largest frame where nothing between the members cuts it up; most of the work is by the frame, not by the byte."""
@@ -68,7 +70,9 @@ class Problems:
         before_ns, counted = self._logged.get(reason, (now_ns - self._quiet_ns, 0))
         if now_ns - before_ns >= self._quiet_ns:
             self._logged[reason] = now_ns, total
-            log.log(self._level, "%s (%d times, %d in all): %s", reason, total - counted, total, detail)
+            log.log(
+                self._level, "%s (%d times, %d in all): %s", reason, total - counted, total, detail
+            )
 
 
 _P = TypeVar("_P")
@@ -77,10 +81,13 @@ _P = TypeVar("_P")
 class Book(Generic[_P]):
     """Who is where: members of the view, others that were met, and the world.
 
-    A place is a locator in the form that the transport needs: what ``resolve`` makes of it, None if it cannot reach it.
+    A place is a locator in the form that the transport needs: what ``resolve`` makes of it, None if
+    it cannot reach it.
     """
 
-    def __init__(self, own: Locator, discovery: Discovery, resolve: Callable[[Locator], _P | None]) -> None:
+    def __init__(
+        self, own: Locator, discovery: Discovery, resolve: Callable[[Locator], _P | None]
+    ) -> None:
         self.discovery = discovery
         self.group = 0
         self.address = Address(0, 0)
@@ -109,7 +116,9 @@ class Book(Generic[_P]):
                 changed = True
         if changed:
             found = (self.find(member) for member in self._members)
-            self.others = tuple(place for place in found if place is not None and place != self._own)
+            self.others = tuple(
+                place for place in found if place is not None and place != self._own
+            )
             self._forget(self._told)
 
     def _locate(self, event: Located) -> bool:
@@ -143,7 +152,9 @@ class Book(Generic[_P]):
 
     def _forget(self, places: dict[Address, _P]) -> None:
         if len(places) > MOST_STRANGERS + len(self._members):
-            for address in [address for address in places if address not in self._members][: MOST_STRANGERS // 2]:
+            for address in [address for address in places if address not in self._members][
+                : MOST_STRANGERS // 2
+            ]:
                 del places[address]
 
 

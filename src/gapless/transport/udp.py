@@ -1,14 +1,16 @@
 """UDP: one socket, one port; to each member its own copy (mesh), or one for all of them (multicast).
 
-On sending: datagrams of equal size to the same target leave in one call (UDP_SEGMENT), where the kernel can do that.
-On loopback large ones go by memory that is shared (shared.py), if everybody whom they are for can read it; else they
-are cut to what a socket takes.
+On sending: datagrams of equal size to the same target leave in one call (UDP_SEGMENT), where the
+kernel can do that. On loopback large ones go by memory that is shared (shared.py), if everybody
+whom they are for can read it; else they are cut to what a socket takes.
 
-On reception: a call may bring many datagrams of one sender (UDP_GRO); they are cut apart once. Where a datagram came
-from is noted, for a stranger that nobody has located yet. What was said to one member is given behind everything that
-was said to all before it: two sockets know no order, and an announcement must not overtake the data that it is about.
+On reception: a call may bring many datagrams of one sender (UDP_GRO); they are cut apart once.
+Where a datagram came from is noted, for a stranger that nobody has located yet. What was said to
+one member is given behind everything that was said to all before it: two sockets know no order, and
+an announcement must not overtake the data that it is about.
 
-What the kernel refuses (a full buffer, no route, a datagram that is too long) is counted under its name and dropped.
+What the kernel refuses (a full buffer, no route, a datagram that is too long) is counted under its
+name and dropped.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from gapless.core.ready import WORLD
 from gapless.discovery import Discovery
 from gapless.errors import RemoteProtocolError, TransportError
 from gapless.identity import Address
 from gapless.locator import Locator
-from gapless.transport import sockets
+from gapless.protocol.ready import WORLD
+from gapless.transport import socket_options
 from gapless.transport.base import RECEIVE_BUFFER_BYTES, TURN_BYTES, WHOLE_RUN_BYTES, Book, Problems
-from gapless.transport.shared import AVAILABLE, LARGE_BYTES, MAGIC, Sharing, refusal
+from gapless.transport.shared_memory import AVAILABLE, LARGE_BYTES, MAGIC, Sharing, refusal
 from gapless.wire.codec import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from gapless.core.ready import Transmit
     from gapless.discovery import Pair
+    from gapless.protocol.ready import Transmit
 
 Sockaddr = tuple[str, int] | tuple[str, int, int, int]
 
@@ -57,10 +59,11 @@ _NOT_SEGMENTED = {errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, err
 class UdpMesh:
     """UDP without multicast: what is for all goes to each member.
 
-    ``host`` is the address of this machine that others reach it at, by default that of its route to the outside, or
-    loopback if there is none. ``ports`` are tried in turn; 0 means whichever is free. ``discovery`` says where others
-    could be; its multicast groups are used to find members, and for nothing else. Without ``shared`` no memory is
-    shared on loopback, and without ``offload`` each datagram has a call of its own.
+    ``host`` is the address of this machine that others reach it at, by default that of its route to
+    the outside, or loopback if there is none. ``ports`` are tried in turn; 0 means whichever is
+    free. ``discovery`` says where others could be; its multicast groups are used to find members,
+    and for nothing else. Without ``shared`` no memory is shared on loopback, and without
+    ``offload`` each datagram has a call of its own.
     """
 
     def __init__(
@@ -74,10 +77,15 @@ class UdpMesh:
         shared: bool = True,
     ) -> None:
         self.problems = Problems()
-        self._socket = sockets.bind(host or sockets.default_host(), [ports] if isinstance(ports, int) else list(ports))
-        self.receive_buffer_bytes = sockets.ask_for_buffers(self._socket, receive_buffer_bytes)
+        self._socket = socket_options.bind(
+            host or socket_options.default_host(),
+            [ports] if isinstance(ports, int) else list(ports),
+        )
+        self.receive_buffer_bytes = socket_options.ask_for_buffers(
+            self._socket, receive_buffer_bytes
+        )
         self.locator = Locator.from_sockaddr(self._socket.getsockname())
-        self.max_frame_bytes = sockets.path_frame_bytes(self.locator)
+        self.max_frame_bytes = socket_options.path_frame_bytes(self.locator)
         self.keeps_bytes = self.locator.ip.is_loopback
         self.whole_run_bytes = WHOLE_RUN_BYTES if self.keeps_bytes else 0
         discovery = discovery or Discovery()
@@ -86,14 +94,17 @@ class UdpMesh:
         self._pairs: list[Pair] = [
             pair
             for group in discovery.multicasts
-            if group.address.version == self.locator.ip.version and (pair := group.open(self._socket)) is not None
+            if group.address.version == self.locator.ip.version
+            and (pair := group.open(self._socket)) is not None
         ]
         self._receivers = [self._socket, *(pair.receive for pair in self._pairs)]
         for pair in self._pairs:
-            sockets.ask_for_buffers(pair.receive, receive_buffer_bytes)
-            sockets.ignore(pair.receive, self.locator)
-        self.segments = offload and sockets.can_segment(self._socket)
-        self.coalesces = offload and sum(map(sockets.coalesce, self._receivers)) == len(self._receivers)
+            socket_options.ask_for_buffers(pair.receive, receive_buffer_bytes)
+            socket_options.ignore(pair.receive, self.locator)
+        self.segments = offload and socket_options.can_segment(self._socket)
+        self.coalesces = offload and sum(map(socket_options.coalesce, self._receivers)) == len(
+            self._receivers
+        )
         self.sharing: Sharing | None = None
         if shared and self.keeps_bytes and AVAILABLE:
             self.sharing = Sharing(self._send_one, self.problems, self.receive_buffer_bytes)
@@ -101,7 +112,9 @@ class UdpMesh:
         self._sources: dict[Any, bytes] = {}
         self._alone: list[bytes] = []
         self._waited = 0
-        self._most_waits = 2 * self.receive_buffer_bytes // _LEAST_TURN_BYTES  # then all that was there has been read
+        self._most_waits = (
+            2 * self.receive_buffer_bytes // _LEAST_TURN_BYTES
+        )  # then all that was there has been read
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
         if locator.family != self._socket.family:
@@ -241,11 +254,18 @@ class UdpMesh:
                 self._send_each(place, together)
                 continue
             try:
-                self._socket.sendmsg(together, [(sockets.UDP, sockets.UDP_SEGMENT, _UINT16.pack(size_bytes))], 0, place)
+                self._socket.sendmsg(
+                    together,
+                    [(socket_options.UDP, socket_options.UDP_SEGMENT, _UINT16.pack(size_bytes))],
+                    0,
+                    place,
+                )
             except OSError as error:
                 if error.errno in _NOT_SEGMENTED:
                     self.segments = False
-                    self.problems.add(f"segments.{_name(error)}", f"one datagram in a call from now on: {error}")
+                    self.problems.add(
+                        f"segments.{_name(error)}", f"one datagram in a call from now on: {error}"
+                    )
                     self._send_each(place, together)
                 else:
                     self._refused(error, place, len(together))
@@ -274,24 +294,32 @@ class UdpMesh:
 class UdpMulticast(UdpMesh):
     """UDP with multicast: what is for all goes to the first multicast group of ``discovery``, once."""
 
-    def __init__(self, host: str | None = None, ports: Iterable[int] | int = PORTS, **options: Any) -> None:
+    def __init__(
+        self, host: str | None = None, ports: Iterable[int] | int = PORTS, **options: Any
+    ) -> None:
         super().__init__(host, ports, **options)
         if not self._pairs:
             self.close()
             groups = self.book.discovery.multicasts
-            said = "; ".join(problem.last for group in groups for problem in group.problems.of(group.name))
-            raise TransportError(f"no multicast group can be used from {self.locator}: {said or 'none is named'}")
+            said = "; ".join(
+                problem.last for group in groups for problem in group.problems.of(group.name)
+            )
+            raise TransportError(
+                f"no multicast group can be used from {self.locator}: {said or 'none is named'}"
+            )
 
     def _places(self, to: Address | None) -> Sequence[Sockaddr]:
         return (self._pairs[0].target,) if to is None else super()._places(to)
 
 
-def open_udp(host: str | None = None, ports: Iterable[int] | int = PORTS, *, discovery: Discovery) -> UdpMesh:
+def open_udp(
+    host: str | None = None, ports: Iterable[int] | int = PORTS, *, discovery: Discovery
+) -> UdpMesh:
     """Return a transport with multicast if that works here, else one without.
 
     It works if a group of ``discovery`` gives back, on its interface, what is sent to it.
     """
-    works = any(sockets.gives_back(group) for group in discovery.multicasts[:1])
+    works = any(socket_options.gives_back(group) for group in discovery.multicasts[:1])
     return (UdpMulticast if works else UdpMesh)(host, ports, discovery=discovery)
 
 
@@ -326,7 +354,7 @@ def in_segments(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[byte
 def _several(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
     """Return the datagrams that one call has brought."""
     for level, kind, value in ancillary:
-        if level == sockets.UDP and kind == sockets.UDP_GRO:
+        if level == socket_options.UDP and kind == socket_options.UDP_GRO:
             (step_bytes,) = _INT.unpack_from(value)
             return [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
     return [data]

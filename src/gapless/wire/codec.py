@@ -1,11 +1,12 @@
 """The wire format, version 1 (docs/wire.md has the tables).
 
-On sending: frames of one sender are packed into one datagram behind a header with a checksum. What a receiver would
-refuse is not sent: it raises LocalProtocolError at the caller.
+On sending: frames of one sender are packed into one datagram behind a header with a checksum. What
+a receiver would refuse is not sent: it raises LocalProtocolError at the caller.
 
-On reception: the header is checked (magic, version, checksum), then each frame, to the last byte. Anything that the
-format does not allow raises RemoteProtocolError with a reason from fields.REASONS; nothing is allocated on the word of
-a length field that the datagram does not back with bytes.
+On reception: the header is checked (magic, version, checksum), then each frame, to the last byte.
+Anything that the format does not allow raises RemoteProtocolError with a reason from
+fields.REASONS; nothing is allocated on the word of a length field that the datagram does not back
+with bytes.
 
 Every datagram has one form only: what decodes encodes to the same bytes again.
 """
@@ -19,17 +20,7 @@ from zlib import crc32
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
 from gapless.run import ALONE, LENGTH_BYTES, NOT_BACK, PIECE, Run, RunWithin, total_bytes
-from gapless.wire import fields, membership
-from gapless.wire.fields import (
-    LENGTH_MAX,
-    check_epoch,
-    check_progress,
-    check_ranges,
-    exact,
-    length_field,
-    prefix,
-    unpack_progress,
-)
+from gapless.wire import control_frames, primitives
 from gapless.wire.frames import (
     Ack,
     Close,
@@ -47,7 +38,17 @@ from gapless.wire.frames import (
     Unreliable,
     Vote,
 )
-from gapless.wire.rules import (
+from gapless.wire.primitives import (
+    LENGTH_MAX,
+    check_epoch,
+    check_progress,
+    check_ranges,
+    exact,
+    length_field,
+    prefix,
+    unpack_progress,
+)
+from gapless.wire.validation import (
     DATA_FLAGS,
     STARTS,
     check_digest,
@@ -74,7 +75,7 @@ BARE = 0x04
 """Header flag: there is one DATA frame, and the checksum leaves out its messages."""
 FIRST = 0x20
 """Data flag: the connection starts with this run. It belongs to the frame, not to the run."""
-EPOCH = fields.EPOCH
+EPOCH = primitives.EPOCH
 """Frame flag: an epoch stands between the prefix and the body."""
 REPAIR = 0x80
 """Data flag: the run is sent again. It belongs to the frame, not to the run."""
@@ -86,7 +87,7 @@ CLOSE = 0x20
 UNICAST_KINDS = range(0x21, 0x30)
 """Frame kinds kept free for unicast connections; they share the kinds of streams, but for CLOSE."""
 
-SEQNO_MAX = fields.SEQNO_MAX
+SEQNO_MAX = primitives.SEQNO_MAX
 """The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
 SAFE_SEQNO = SEQNO_MAX - 0xFFFF
 """A run that starts below this ends within the largest seqno, whatever its count."""
@@ -98,21 +99,22 @@ RUN_MAX_COUNT = 0xFFFF
 _PREAMBLE = Struct("<2sBBI")
 _WHO = Struct("<QQQ")
 _HEADER = Struct("<2sBBIQQQ")
-_PREFIX = fields.PREFIX
+_PREFIX = primitives.PREFIX
 _FRONT = Struct("<BBH")
 _DATA = Struct("<QIQH")
 _DATA_FRAME = Struct("<BBHQQQIQH")
 _ACK = Struct("<QI")
-_NAK = fields.COUNT
+_NAK = primitives.COUNT
 _RANGE = Struct("<QI")
 _GONE = Struct("<Q")
 _TAIL = Struct("<QQQQ")
-_EPOCH = fields.EPOCH_FIELD
-_COUNTS = fields.COUNTS
-_PROGRESS = fields.PROGRESS
+_EPOCH = primitives.EPOCH_FIELD
+_COUNTS = primitives.COUNTS
+_PROGRESS = primitives.PROGRESS
 _FLOOR = Struct("<Q")
 
-# A named tuple is made by a Python function that calls this one; going there directly saves a tenth of a decode.
+# A named tuple is made by a Python function that calls this one; going there directly saves a tenth
+# of a decode.
 _make = tuple.__new__
 
 HEADER_BYTES = _HEADER.size
@@ -134,29 +136,34 @@ OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
 """What an OUT_OF_BAND frame spends beside the length table and the messages."""
 
 _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
-_PREFIX_LENGTH_BYTES = fields.PREFIX_LENGTH_BYTES
+_PREFIX_LENGTH_BYTES = primitives.PREFIX_LENGTH_BYTES
 _LARGE_BYTES = 4096
 """Messages of so many bytes are not copied out of their datagram before somebody wants them."""
 
 
 def run_room_bytes(max_frame_bytes: int, epoch: int = 0) -> int:
     """Return how many bytes of lengths and messages of a stream fit one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - ADDRESSED_HEADER_BYTES - DATA_OVERHEAD_BYTES - (_EPOCH.size if epoch else 0)
+    return (
+        max_frame_bytes
+        - ADDRESSED_HEADER_BYTES
+        - DATA_OVERHEAD_BYTES
+        - (_EPOCH.size if epoch else 0)
+    )
 
 
 def new_view_room_bytes(max_frame_bytes: int) -> int:
     """Return how many bytes of a roster, whole or a change, fit a NEW_VIEW in one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.NEW_VIEW_OVERHEAD_BYTES
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.NEW_VIEW_OVERHEAD_BYTES
 
 
 def state_offer_room_bytes(max_frame_bytes: int) -> int:
     """Return how many bytes of an offer fit a STATE_OFFER in one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.STATE_OFFER_OVERHEAD_BYTES
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.STATE_OFFER_OVERHEAD_BYTES
 
 
 def state_chunk_room_bytes(max_frame_bytes: int) -> int:
     """Return how many bytes of the state fit a STATE_CHUNK in one datagram of ``max_frame_bytes``."""
-    return max_frame_bytes - ADDRESSED_HEADER_BYTES - membership.STATE_CHUNK_OVERHEAD_BYTES
+    return max_frame_bytes - ADDRESSED_HEADER_BYTES - control_frames.STATE_CHUNK_OVERHEAD_BYTES
 
 
 def size_bytes(frame: Frame) -> int:
@@ -174,11 +181,15 @@ def size_bytes(frame: Frame) -> int:
         return DATA_OVERHEAD_BYTES + frame.run.size_bytes
     if isinstance(frame, (Ack, Gone, Tail, Close)):
         return _PREFIX.size + _BODY_BYTES[type(frame)] + (_EPOCH.size if frame.epoch else 0)
-    return membership.size_bytes(frame)
+    return control_frames.size_bytes(frame)
 
 
 def encode(
-    group: int, sender: Address, frames: Sequence[Frame], addressee: int | None = None, bare: bool = False
+    group: int,
+    sender: Address,
+    frames: Sequence[Frame],
+    addressee: int | None = None,
+    bare: bool = False,
 ) -> bytes:
     """Return the datagram in which ``sender`` says ``frames`` to ``group``, or to one incarnation of one member.
 
@@ -202,7 +213,9 @@ def encode(
     if len(parts) == 2:
         raise LocalProtocolError("a datagram needs at least one frame")
     if len(frames) > 1 and any(type(one) is Data and _goes_to_the_end(one) for one in frames[:-1]):
-        raise LocalProtocolError("a frame that is too long to say its length has to be the last of its datagram")
+        raise LocalProtocolError(
+            "a frame that is too long to say its length has to be the last of its datagram"
+        )
     flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
     checksum = flags
     for part in parts:
@@ -216,7 +229,12 @@ def _goes_to_the_end(frame: Data) -> bool:
 
 
 def encode_parts(
-    group: int, sender: Address, frame: Data, room_bytes: int, addressee: int | None = None, bare: bool = False
+    group: int,
+    sender: Address,
+    frame: Data,
+    room_bytes: int,
+    addressee: int | None = None,
+    bare: bool = False,
 ) -> list[bytes]:
     """Return the datagrams in which ``sender`` says a run that is larger than a frame, ``room_bytes`` in each.
 
@@ -241,11 +259,15 @@ def encode_parts(
     for head, tail, begin, end in run.cuts(room_bytes):
         count = tail - head
         length = length_field(fixed_bytes + LENGTH_BYTES * count + end - begin)
-        fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, first + head, view, sent_ns, count)
+        fixed = _DATA_FRAME.pack(
+            DATA, flags, length, node, incarnation, first + head, view, sent_ns, count
+        )
         front = fixed + lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail]
         messages = payload[begin:end]
         checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
-        found.append(b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages)))
+        found.append(
+            b"".join((_PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum), who, front, messages))
+        )
     return found
 
 
@@ -264,7 +286,9 @@ def cut(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
     frame = frames[0]
     if len(frames) > 1 or type(frame) is not Data:
         raise RemoteProtocolError("kind", "only a DATA frame that is alone can be cut")
-    return encode_parts(group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare)
+    return encode_parts(
+        group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare
+    )
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
@@ -283,12 +307,16 @@ def _encode_front(parts: list[bytes], frame: Data) -> Sequence[bytes]:
     if frame.epoch or frame.first:
         check_first(frame.first, frame.epoch)
         flags |= FIRST if frame.first else 0
-        front = prefix(DATA, flags, _DATA.size + run.size_bytes, run.origin, frame.epoch, to_the_end=True)
+        front = prefix(
+            DATA, flags, _DATA.size + run.size_bytes, run.origin, frame.epoch, to_the_end=True
+        )
         parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), lengths)
         return run.pieces
     length = length_field(_DATA_FRAME.size - _PREFIX_LENGTH_BYTES + run.size_bytes)
     node, incarnation = run.origin
-    fixed = _DATA_FRAME.pack(DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count)
+    fixed = _DATA_FRAME.pack(
+        DATA, flags, length, node, incarnation, run.first, run.view, run.sent_ns, run.count
+    )
     parts += (fixed, lengths)
     return run.pieces
 
@@ -307,14 +335,22 @@ def _encode_out_of_band_ack(parts: list[bytes], frame: OutOfBandAck) -> None:
     _encode_ranges(parts, OUT_OF_BAND_ACK, frame.origin, frame.ranges, 0)
 
 
-def _encode_ranges(parts: list[bytes], kind: int, origin: Address, ranges: tuple[Range, ...], epoch: int) -> None:
+def _encode_ranges(
+    parts: list[bytes], kind: int, origin: Address, ranges: tuple[Range, ...], epoch: int
+) -> None:
     check_ranges(ranges)
-    parts += (prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch), _NAK.pack(len(ranges)))
+    parts += (
+        prefix(kind, 0, _NAK.size + len(ranges) * _RANGE.size, origin, epoch),
+        _NAK.pack(len(ranges)),
+    )
     parts.append(b"".join([_RANGE.pack(first, last - first) for first, last in ranges]))
 
 
 def _encode_gone(parts: list[bytes], frame: Gone) -> None:
-    parts += (prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch), _GONE.pack(check_mark(frame.low)))
+    parts += (
+        prefix(GONE, 0, _GONE.size, frame.origin, frame.epoch),
+        _GONE.pack(check_mark(frame.low)),
+    )
 
 
 def _encode_tail(parts: list[bytes], frame: Tail) -> None:
@@ -341,8 +377,13 @@ def _encode_progress(parts: list[bytes], kind: int, frame: Vote | Stable) -> Non
     check_progress(frame.progress)
     check_digest(frame.progress)
     body_bytes = _COUNTS.size + len(frame.progress) * _PROGRESS.size
-    parts += (prefix(kind, 0, body_bytes, frame.origin), _COUNTS.pack(frame.view, len(frame.progress)))
-    parts += (_PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.progress)
+    parts += (
+        prefix(kind, 0, body_bytes, frame.origin),
+        _COUNTS.pack(frame.view, len(frame.progress)),
+    )
+    parts += (
+        _PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.progress
+    )
 
 
 def _encode_out_of_band(parts: list[bytes], frame: OutOfBand) -> None:
@@ -358,7 +399,12 @@ def _encode_unreliable(parts: list[bytes], frame: Unreliable) -> None:
     run = frame.run
     check_run(check_unnumbered(run.first), run.count, check_plain(run.flags))
     front = prefix(UNRELIABLE, run.flags, _DATA.size + run.size_bytes, run.origin)
-    parts += (front, _DATA.pack(run.first, run.view, run.sent_ns, run.count), run.lengths, run.payload)
+    parts += (
+        front,
+        _DATA.pack(run.first, run.view, run.sent_ns, run.count),
+        run.lengths,
+        run.payload,
+    )
 
 
 _ENCODERS: dict[type[Frame], Callable[..., None]] = {
@@ -373,7 +419,7 @@ _ENCODERS: dict[type[Frame], Callable[..., None]] = {
     OutOfBand: _encode_out_of_band,
     OutOfBandAck: _encode_out_of_band_ack,
     Unreliable: _encode_unreliable,
-    **membership.ENCODERS,
+    **control_frames.ENCODERS,
 }
 
 
@@ -395,7 +441,9 @@ def decode(datagram: bytes) -> Datagram:
     flags &= ~BARE
     if flags == ADDRESSED:
         if size_bytes < ADDRESSED_HEADER_BYTES:
-            raise RemoteProtocolError("short", f"{size_bytes} bytes are less than a header with an addressee")
+            raise RemoteProtocolError(
+                "short", f"{size_bytes} bytes are less than a header with an addressee"
+            )
         (addressee,) = _EPOCH.unpack_from(datagram, at)
         at = ADDRESSED_HEADER_BYTES
     elif flags:
@@ -432,17 +480,26 @@ def _frame_end(at: int, length: int, size_bytes: int) -> int:
 def _decode_frame(datagram: bytes, at: int, size_bytes: int, sender: Address) -> tuple[Frame, int]:
     body = at + _PREFIX.size
     if body > size_bytes:
-        raise RemoteProtocolError("length", f"{size_bytes - at} bytes are less than a frame's prefix")
+        raise RemoteProtocolError(
+            "length", f"{size_bytes - at} bytes are less than a frame's prefix"
+        )
     kind, flags, length, node, incarnation = _PREFIX.unpack_from(datagram, at)
-    end = at + _PREFIX_LENGTH_BYTES + length if length or kind != DATA else _frame_end(at, length, size_bytes)
+    end = (
+        at + _PREFIX_LENGTH_BYTES + length
+        if length or kind != DATA
+        else _frame_end(at, length, size_bytes)
+    )
     if end > size_bytes or end < body:
-        raise RemoteProtocolError("length", f"a frame of {length} bytes where {size_bytes - at} are left")
+        raise RemoteProtocolError(
+            "length", f"a frame of {length} bytes where {size_bytes - at} are left"
+        )
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise RemoteProtocolError("kind", f"unknown frame kind {kind:#x}")
     if flags and flags & ~_KNOWN_FLAGS.get(kind, 0):
         raise RemoteProtocolError("flags", f"flags {flags:#x} on a frame of kind {kind:#x}")
-    # Most frames speak of their sender's own stream; one address then serves all that is kept of them.
+    # Most frames speak of their sender's own stream; one address then serves all that is kept of
+    # them.
     same = node == sender.node and incarnation == sender.incarnation
     origin = sender if same else _make(Address, (node, incarnation))
     epoch = 0
@@ -473,7 +530,9 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 
 
-def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Data:
+def _decode_data(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int
+) -> Data:
     run = _decode_run(datagram, at, end, origin, flags & DATA_FLAGS)
     first = flags & FIRST != 0
     if first:
@@ -481,13 +540,17 @@ def _decode_data(datagram: bytes, at: int, end: int, origin: Address, flags: int
     return _make(Data, (run, flags >= REPAIR, epoch, first))
 
 
-def _decode_ack(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Ack:
+def _decode_ack(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
+) -> Ack:
     exact(at, end, _ACK.size)
     seqno, buffer_bytes = _ACK.unpack_from(datagram, at)
     return _make(Ack, (origin, check_mark(seqno), buffer_bytes, epoch))
 
 
-def _decode_nak(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Nak:
+def _decode_nak(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
+) -> Nak:
     return Nak(origin, _decode_ranges(datagram, at, end), epoch)
 
 
@@ -505,35 +568,48 @@ def _decode_ranges(datagram: bytes, at: int, end: int) -> tuple[Range, ...]:
         raise RemoteProtocolError("length", "a frame with ranges is cut short")
     (count,) = _NAK.unpack_from(datagram, at)
     exact(table, end, count * _RANGE.size)
-    # One layout for a range, not one for each count: the struct module would keep a hundred of those.
-    ranges = tuple([(first, first + more) for first, more in _RANGE.iter_unpack(datagram[table:end])])
+    # One layout for a range, not one for each count: the struct module would keep a hundred of
+    # those.
+    ranges = tuple(
+        [(first, first + more) for first, more in _RANGE.iter_unpack(datagram[table:end])]
+    )
     check_ranges(ranges)
     return ranges
 
 
-def _decode_gone(datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Gone:
+def _decode_gone(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
+) -> Gone:
     exact(at, end, _GONE.size)
     return Gone(origin, check_mark(_GONE.unpack_from(datagram, at)[0]), epoch)
 
 
-def _decode_tail(datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int) -> Tail:
+def _decode_tail(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, epoch: int
+) -> Tail:
     exact(at, end, _TAIL.size)
     low, high, start, reader = _TAIL.unpack_from(datagram, at)
     check_tail(low, high, start, reader, flags)
     return Tail(origin, low, high, start if flags & STARTS else None, reader, epoch)
 
 
-def _decode_close(_datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int) -> Close:
+def _decode_close(
+    _datagram: bytes, at: int, end: int, origin: Address, _flags: int, epoch: int
+) -> Close:
     exact(at, end, 0)
     check_first(True, epoch)
     return Close(origin, epoch)
 
 
-def _decode_vote(datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int) -> Vote:
+def _decode_vote(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> Vote:
     return Vote(origin, *_decode_progress(datagram, at, end))
 
 
-def _decode_stable(datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int) -> Stable:
+def _decode_stable(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> Stable:
     return Stable(origin, *_decode_progress(datagram, at, end))
 
 
@@ -548,7 +624,9 @@ def _decode_progress(datagram: bytes, at: int, end: int) -> tuple[int, tuple[Pro
     return view, progress
 
 
-def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> OutOfBand:
+def _decode_out_of_band(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> OutOfBand:
     if at + _FLOOR.size > end:
         raise RemoteProtocolError("length", "an out-of-band frame is cut short")
     (floor,) = _FLOOR.unpack_from(datagram, at)
@@ -558,7 +636,9 @@ def _decode_out_of_band(datagram: bytes, at: int, end: int, origin: Address, fla
     return OutOfBand(run, floor)
 
 
-def _decode_unreliable(datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int) -> Unreliable:
+def _decode_unreliable(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> Unreliable:
     run = _decode_run(datagram, at, end, origin, flags)
     check_unnumbered(run.first)
     return Unreliable(run)
@@ -576,7 +656,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Frame]] = {
     OUT_OF_BAND_ACK: _decode_out_of_band_ack,
     UNRELIABLE: _decode_unreliable,
     CLOSE: _decode_close,
-    **membership.DECODERS,
+    **control_frames.DECODERS,
 }
 _KNOWN_FLAGS = {
     DATA: 0xFF,
@@ -587,6 +667,6 @@ _KNOWN_FLAGS = {
     OUT_OF_BAND: NOT_BACK | ALONE,
     UNRELIABLE: NOT_BACK,
     CLOSE: EPOCH,
-    **membership.KNOWN_FLAGS,
+    **control_frames.KNOWN_FLAGS,
 }
 """The flags that a frame of each kind may have; none, where it is not listed."""

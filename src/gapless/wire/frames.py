@@ -1,9 +1,9 @@
 """The frames: what members say to each other about streams.
 
-Each frame names the stream it speaks of by the origin's address, incarnation included, so that a frame about a
-former life of a member can never touch the present one. Who speaks is said once, by the datagram. A life has one stream
-to the group (epoch 0), or one for each view (the epoch is the view's number), and one for each connection to another
-member (the epoch is the connection's own).
+Each frame names the stream it speaks of by the origin's address, incarnation included, so that a
+frame about a former life of a member can never touch the present one. Who speaks is said once, by
+the datagram. A life has one stream to the group (epoch 0), or one for each view (the epoch is the
+view's number), and one for each connection to another member (the epoch is the connection's own).
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class Gone(NamedTuple):
 class Tail(NamedTuple):
     """The origin announces its stream: purged up to ``low``, sent up to ``high``.
 
-    ``start``, when given, tells the one receiver that it is sent to where the stream starts for it: the first
-    message it gets is ``start + 1``. It is meant for that life of the receiver whose incarnation is ``reader``, and for
-    no other: a start told to a former life must not open the stream of the present one.
+    ``start``, when given, tells the one receiver that it is sent to where the stream starts for it:
+    the first message it gets is ``start + 1``. It is meant for that life of the receiver whose
+    incarnation is ``reader``, and for no other: a start told to a former life must not open the
+    stream of the present one.
     """
 
     origin: Address
@@ -247,16 +248,29 @@ Membership = Join | Leave | Alive | Suspect | NewView | AskView | Beacon | Merge
 State = StateAsk | StateOffer | StatePull | StateChunk
 """Frames that bring a new member the application's state."""
 Frame = (
-    Data | Ack | Nak | Gone | Tail | Close | Vote | Stable | OutOfBand | OutOfBandAck | Unreliable | Membership | State
+    Data
+    | Ack
+    | Nak
+    | Gone
+    | Tail
+    | Close
+    | Vote
+    | Stable
+    | OutOfBand
+    | OutOfBandAck
+    | Unreliable
+    | Membership
+    | State
 )
 
 
 class Datagram(NamedTuple):
     """What one datagram says: the group, the member that sent it, its frames, and whom it is for.
 
-    A datagram to one member names the incarnation that it is for: what was meant for a former life of a process must
-    not reach the present one, which has the same node and perhaps the same port (P-15). Without one it is for all.
-    The checksum of a ``bare`` one left out the messages of its only frame.
+    A datagram to one member names the incarnation that it is for: what was meant for a former life
+    of a process must not reach the present one, which has the same node and perhaps the same port
+    (P-15). Without one it is for all. The checksum of a ``bare`` one left out the messages of its
+    only frame.
     """
 
     group: int

@@ -1,6 +1,6 @@
 """Many simulated runs: a grid of parameters times seeds, spread over Spark, kept as one table that can be gone on with.
 
-``schema.py`` is the table, ``cells.py`` one combination of parameters, ``grid.py`` the file that a person writes,
-``work.py`` what a task does, ``engines.py`` who runs the tasks, ``results.py`` the files, ``run.py`` all of it
-together, ``summary.py`` what came of it.
+``schema.py`` is the table, ``cells.py`` one combination of parameters, ``grid.py`` the file that a
+person writes, ``work.py`` what a task does, ``engines.py`` who runs the tasks, ``results.py`` the
+files, ``run.py`` all of it together, ``summary.py`` what came of it.
 """

@@ -1,7 +1,7 @@
 """The files of results: ``DIR/runs/*.parquet``, to which files are added and in which none is ever changed.
 
-A file is written beside the others under a name that readers pass over, and gets its own name when it is complete. So
-whoever is killed, whenever, every file that is there is whole.
+A file is written beside the others under a name that readers pass over, and gets its own name when
+it is complete. So whoever is killed, whenever, every file that is there is whole.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from gapless import __version__
 from gapless.errors import ConfigError
-from pyspark_gapless.sweep.cells import Cell
+from pyspark_gapless.sweep.cell import Cell
 from pyspark_gapless.sweep.schema import COLUMNS, KEY, arrow_schema
-from pyspark_gapless.tables import check_path, uri
+from pyspark_gapless.tables.table import check_path, uri
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-    from pyspark_gapless.datasets.runs import SweepRuns
+    from pyspark_gapless.sweep.schema import SweepRuns
 
     Flags = NDArray[np.bool_]
 
@@ -37,7 +37,7 @@ _UNFINISHED: Final = ".unfinished"
 
 def read_runs(spark: SparkSession, folder: str | Path) -> SweepRuns:
     """Return the results in a folder as a dataset, each run once."""
-    from pyspark_gapless.datasets.runs import SweepRuns
+    from pyspark_gapless.sweep.schema import SweepRuns
 
     frame = spark.read.schema(SweepRuns.ddl()).parquet(uri(Path(folder) / RUNS))
     return SweepRuns(frame.dropDuplicates(list(KEY)))
@@ -67,7 +67,11 @@ class Wanted:
         import pyarrow.compute as pc
 
         keys = pa.array(self._index, pa.string())
-        at = pc.fill_null(pc.index_in(batch["key"], keys), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        at = (
+            pc.fill_null(pc.index_in(batch["key"], keys), -1)
+            .to_numpy(zero_copy_only=False)
+            .astype(np.int64)
+        )
         seeds = batch["seed"].to_numpy(zero_copy_only=False).astype(np.int64) - self.seeds.start
         same = pc.and_(pc.equal(batch["version"], self.version), pc.equal(batch["code"], self.code))
         fits = (at >= 0) & (seeds >= 0) & (seeds < len(self.seeds))
@@ -134,7 +138,9 @@ class Results:
             found[numbers[numbers >= 0]] = True
         return found
 
-    def scan(self, wanted: Wanted, columns: Sequence[str] = tuple(COLUMNS)) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, wanted: Wanted, columns: Sequence[str] = tuple(COLUMNS)
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the wanted runs, each run once."""
         import numpy as np
         import pyarrow as pa

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from gapless.sim.compare import KINDS
+from gapless.sim.profile_cost import KINDS
+from pyspark_gapless.tables.dataset import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,10 @@ COLUMNS: Final[dict[str, Column]] = {
     "version": Column("string", "The version of the package that ran it."),
     "code": Column("string", "A hash of the code that was simulated and simulates."),
     "python": Column("string", "The version of Python that ran it; it has no influence."),
-    "kind": Column("string", f"`{GRID}`, or where everything is drawn from the seed `{TOLD}` or `{MEMBERSHIP}`."),
+    "kind": Column(
+        "string",
+        f"`{GRID}`, or where everything is drawn from the seed `{TOLD}` or `{MEMBERSHIP}`.",
+    ),
     "profile": Column("string", "The profile, given or drawn."),
     "members": Column("bigint", "Members in the group; null if they were drawn."),
     "loss": Column("double", "Per cent of the frames lost on each link.", GRID),
@@ -47,12 +51,18 @@ COLUMNS: Final[dict[str, Column]] = {
     "size_bytes": Column("bigint", "The size of each message.", GRID),
     "pace_ns": Column("bigint", "Time between two messages of a member.", GRID),
     "mutant": Column("string", "The bug that was planted; null if none was."),
-    "character": Column("string", "What sort of run was drawn: calm, loss, swarm, stall, gentle.", "hunts"),
-    "digest": Column("string", "A hash of everything that happened: equal for equal runs; null if it broke off."),
+    "character": Column(
+        "string", "What sort of run was drawn: calm, loss, swarm, stall, gentle.", "hunts"
+    ),
+    "digest": Column(
+        "string", "A hash of everything that happened: equal for equal runs; null if it broke off."
+    ),
     "sent": Column("bigint", "Messages sent."),
     "expected": Column("bigint", "Deliveries that are due at others than the sender.", GRID),
     "delivered": Column("bigint", "Deliveries at others than the sender.", GRID),
-    "span_ns": Column("bigint", "Virtual time until the last delivery, or the last send if that was later.", GRID),
+    "span_ns": Column(
+        "bigint", "Virtual time until the last delivery, or the last send if that was later.", GRID
+    ),
     "p50_ns": Column("bigint", "Half of the deliveries came within this time of their send.", GRID),
     "p99_ns": Column("bigint", "99 of 100 deliveries did.", GRID),
     "max_ns": Column("bigint", "All of them did.", GRID),
@@ -67,17 +77,24 @@ COLUMNS: Final[dict[str, Column]] = {
     "frames_lost": Column("bigint", "Datagrams that the network has lost.", GRID),
     "peak_window": Column("bigint", "The most messages that one sender had outstanding.", GRID),
     "stalls": Column("bigint", "Gaps that were given up.", GRID),
-    "repairs": Column("bigint", "Runs sent again; in a hunt by members that were alive at the end."),
+    "repairs": Column(
+        "bigint", "Runs sent again; in a hunt by members that were alive at the end."
+    ),
     "events": Column("bigint", "Events of the simulated world."),
     "steps": Column("bigint", "Steps of members, after each of which every check was made."),
     "simulated_ns": Column("bigint", "Virtual time that passed."),
     "faults": Column("map<string,bigint>", "How often each kind of fault struck."),
-    "seen": Column("array<string>", "Situations that must happen in a hunt, and did in this run.", "hunts"),
+    "seen": Column(
+        "array<string>", "Situations that must happen in a hunt, and did in this run.", "hunts"
+    ),
     "violations": Column(
-        "array<struct<check:string,t_ns:bigint,member:string,message:string>>", "What the checks have found."
+        "array<struct<check:string,t_ns:bigint,member:string,message:string>>",
+        "What the checks have found.",
     ),
     "error": Column("string", "Why the run broke off; null if it came to its end."),
-    "cpu_s": Column("double", "CPU seconds that it took: the one column that is not a function of the others."),
+    "cpu_s": Column(
+        "double", "CPU seconds that it took: the one column that is not a function of the others."
+    ),
 }
 """Every column, in the order of the files."""
 
@@ -108,11 +125,23 @@ def arrow_type(kind: str) -> pa.DataType:
     parts = inner.split(",")
     if outer == "map":
         return pa.map_(*map(arrow_type, parts))
-    return pa.struct([(name, arrow_type(part)) for name, _, part in (part.partition(":") for part in parts)])
+    return pa.struct(
+        [(name, arrow_type(part)) for name, _, part in (part.partition(":") for part in parts)]
+    )
 
 
 def column_table() -> str:
     """Return the columns as a table for the docs."""
     lines = ["| column | type | of | meaning |", "|---|---|---|---|"]
-    lines += [f"| `{name}` | `{column.kind}` | {column.of} | {column.meaning} |" for name, column in COLUMNS.items()]
+    lines += [
+        f"| `{name}` | `{column.kind}` | {column.of} | {column.meaning} |"
+        for name, column in COLUMNS.items()
+    ]
     return "\n".join(lines) + "\n"
+
+
+class SweepRuns(Dataset):
+    """A row for each simulated run of a sweep; ``(key, seed, version, code)`` is its key."""
+
+    name = "runs"
+    columns: ClassVar = {name: column.kind for name, column in COLUMNS.items()}

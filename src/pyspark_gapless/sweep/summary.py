@@ -1,7 +1,7 @@
 """What came of a sweep, from its results: a line for each cell of a grid, the books of a hunt, and every failure.
 
-Everything is added up batch by batch, in whole columns, so a sweep of millions of runs needs no more memory than one of
-thousands, but for the digests of a hunt.
+Everything is added up batch by batch, in whole columns, so a sweep of millions of runs needs no
+more memory than one of thousands, but for the digests of a hunt.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from gapless.sim.compare import KINDS
-from gapless.sim.observations import MUST_HAPPEN
-from gapless.sim.run import FAULT_KINDS, thorough_seeds
-from gapless.sim.sightings import MUST_GATHER
+from gapless.sim.coverage.membership_coverage import MUST_GATHER
+from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.profile_cost import KINDS
+from gapless.sim.runner import FAULT_KINDS, thorough_seeds
 from gapless.units import NS_PER_S
-from pyspark_gapless.sweep.cells import Cell
+from pyspark_gapless.sweep.cell import Cell
 from pyspark_gapless.sweep.results import Results, Wanted
 from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
 
@@ -50,9 +50,7 @@ class Failure:
             return f"broke off: {self.error}"
         first = self.violations[0]
         more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
-        return (
-            f"{first['check']} at {first['t_ns'] / NS_PER_S:.6f} s, member {first['member']}: {first['message']}{more}"
-        )
+        return f"{first['check']} at {first['t_ns'] / NS_PER_S:.6f} s, member {first['member']}: {first['message']}{more}"
 
     @property
     def replay(self) -> str:
@@ -93,7 +91,11 @@ class CellSummary:
 
     def per_second(self) -> float:
         """Return the deliveries in a second of virtual time."""
-        return self.sums["delivered"] * NS_PER_S / self.sums["span_ns"] if self.sums["span_ns"] else 0.0
+        return (
+            self.sums["delivered"] * NS_PER_S / self.sums["span_ns"]
+            if self.sums["span_ns"]
+            else 0.0
+        )
 
     def percentile_ns(self, percent: float) -> int | None:
         """Return the latency that ``percent`` of all deliveries did not exceed; None if there was none."""
@@ -110,7 +112,9 @@ class CellSummary:
 
     def repairs_per_loss(self) -> float | None:
         """Return the repair frames for each lost one; None if nothing was lost."""
-        return self.frames["repair"] / self.sums["frames_lost"] if self.sums["frames_lost"] else None
+        return (
+            self.frames["repair"] / self.sums["frames_lost"] if self.sums["frames_lost"] else None
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for a program."""
@@ -258,7 +262,8 @@ def summarise(results: Results, wanted: Wanted) -> Summary:
     cells = {cell.key: CellSummary(cell) for cell in wanted.cells if cell.kind == GRID}
     kinds = dict.fromkeys(cell.kind for cell in wanted.cells if cell.kind != GRID)
     hunts = {
-        kind: HuntSummary(kind, all(_is_drawn(cell) for cell in wanted.cells if cell.kind == kind)) for kind in kinds
+        kind: HuntSummary(kind, all(_is_drawn(cell) for cell in wanted.cells if cell.kind == kind))
+        for kind in kinds
     }
     failures: list[Failure] = []
     runs = 0
@@ -275,13 +280,17 @@ def _is_drawn(cell: Cell) -> bool:
     return cell.profile is None and cell.members is None and not cell.mutant
 
 
-def _grouped(batch: pa.RecordBatch, by: str, columns: dict[str, Any], most: Iterable[str] = ()) -> list[dict[str, Any]]:
+def _grouped(
+    batch: pa.RecordBatch, by: str, columns: dict[str, Any], most: Iterable[str] = ()
+) -> list[dict[str, Any]]:
     """Return the sums (of some the most) of columns for each value of ``by``."""
     import pyarrow as pa
 
     ways = [(name, "max" if name in most else "sum") for name in columns]
     table = pa.table({by: batch[by], **columns}).group_by(by).aggregate(ways)
-    renamed = table.rename_columns([name.removesuffix("_sum").removesuffix("_max") for name in table.column_names])
+    renamed = table.rename_columns(
+        [name.removesuffix("_sum").removesuffix("_max") for name in table.column_names]
+    )
     found: list[dict[str, Any]] = renamed.to_pylist()
     return found
 
@@ -338,7 +347,9 @@ def _add_hunts(batch: pa.RecordBatch, hunts: dict[str, HuntSummary]) -> None:
     for kind, fault, count in _entries(batch, "kind", "faults"):
         hunts[kind].faults[fault] += count
     kinds, keys, seeds = (batch[name].to_pylist() for name in ("kind", "key", "seed"))
-    for kind, key, seed, digest in zip(kinds, keys, seeds, batch["digest"].to_pylist(), strict=True):
+    for kind, key, seed, digest in zip(
+        kinds, keys, seeds, batch["digest"].to_pylist(), strict=True
+    ):
         hunts[kind].digests.append((key, seed, digest or ""))
     for kind, profile, character in zip(
         kinds, batch["profile"].to_pylist(), batch["character"].to_pylist(), strict=True
@@ -347,7 +358,9 @@ def _add_hunts(batch: pa.RecordBatch, hunts: dict[str, HuntSummary]) -> None:
         hunts[kind].characters[character or "broke off"] += 1
     rows = pc.list_parent_indices(batch["seen"])
     for kind, what in zip(
-        batch["kind"].take(rows).to_pylist(), pc.list_flatten(batch["seen"]).to_pylist(), strict=True
+        batch["kind"].take(rows).to_pylist(),
+        pc.list_flatten(batch["seen"]).to_pylist(),
+        strict=True,
     ):
         hunts[kind].seen[what] += 1
 
@@ -374,5 +387,7 @@ def _failures(batch: pa.RecordBatch, wanted: Wanted, most: int) -> list[Failure]
     columns = ("key", "seed", "profile", "violations", "error")
     return [
         Failure(wanted.cell_of(key), seed, profile, violations, error)
-        for key, seed, profile, violations, error in zip(*(bad[name].to_pylist() for name in columns), strict=True)
+        for key, seed, profile, violations, error in zip(
+            *(bad[name].to_pylist() for name in columns), strict=True
+        )
     ]

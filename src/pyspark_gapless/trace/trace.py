@@ -10,11 +10,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from gapless.errors import GaplessError
-from gapless.trace.lives import LIVES as SIDE_FILE, read_lives
+from gapless.trace.incarnations import LIVES as SIDE_FILE, read_lives
+from gapless.trace.parquet import seal
 from gapless.trace.schema import CODES, NAMES, life_id
-from gapless.trace.sealing import seal
-from pyspark_gapless.datasets.dataset import differences
-from pyspark_gapless.trace.columns import COLUMNS, LIVES, ddl
+from pyspark_gapless.tables.dataset import differences
+from pyspark_gapless.trace.schema import COLUMNS, LIVES, ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,15 +40,17 @@ class TraceError(GaplessError):
 class Trace:
     """What happened in one or many groups: ``rows``, and ``lives`` with what is known of each.
 
-    ``rows`` has the columns of :data:`~pyspark_gapless.trace.columns.COLUMNS`, ``lives`` those of
-    :data:`~pyspark_gapless.trace.columns.LIVES`, one line for each life that is mentioned. Lives are numbers; those of
-    different seeds may be equal, so ``seed`` belongs to every key.
+    ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``lives`` those of
+    :data:`~pyspark_gapless.trace.schema.LIVES`, one line for each life that is mentioned. Lives are
+    numbers; those of different seeds may be equal, so ``seed`` belongs to every key.
     """
 
     def __init__(self, rows: DataFrame, lives: DataFrame) -> None:
         wrong = [*differences(rows.schema, COLUMNS), *differences(lives.schema, LIVES)]
         if wrong:
-            raise TraceError(f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns")
+            raise TraceError(
+                f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns"
+            )
         self.rows = rows.select(*COLUMNS)
         self.lives = lives.select(*LIVES)
         self._once: dict[str, DataFrame] = {}
@@ -67,7 +69,11 @@ class Trace:
         below = {"recursiveFileLookup": "true"}
         try:
             found = spark.read.options(**below, pathGlobFilter="*.parquet").parquet(where)
-            lives = spark.read.options(**below, pathGlobFilter="lives.jsonl").schema(ddl(LIVES)).json(where)
+            lives = (
+                spark.read.options(**below, pathGlobFilter="lives.jsonl")
+                .schema(ddl(LIVES))
+                .json(where)
+            )
         except AnalysisException as error:
             first = str(error).partition("\n")[0]
             raise TraceError(f"{path} cannot be read as a trace: {first}") from None
@@ -76,14 +82,17 @@ class Trace:
             raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
         lives = _each_once(lives)
         if live:
-            lives = lives.withColumn("whole", F.col("whole") & ~F.col("life").isin(_own_lives(live)))
+            lives = lives.withColumn(
+                "whole", F.col("whole") & ~F.col("life").isin(_own_lives(live))
+            )
         return cls(found, worked_out(lives))
 
     @staticmethod
     def seal(path: str | Path) -> list[Path]:
         """Make sure that there is a trace in a folder of this machine, and that Spark can read it.
 
-        Returns the folders that a process still writes to: the last rows of its lives cannot be read yet.
+        Returns the folders that a process still writes to: the last rows of its lives cannot be
+        read yet.
 
         Raises:
             TraceError: There is none.
@@ -95,9 +104,14 @@ class Trace:
             what = "is no folder" if folder.exists() else "no such folder"
             raise TraceError(f"{folder}: {what}; expected one with a trace")
         live = sorted({journal.parent for journal in seal(folder).live})
-        if next(folder.rglob("*.parquet"), None) is None or next(folder.rglob("lives.jsonl"), None) is None:
+        if (
+            next(folder.rglob("*.parquet"), None) is None
+            or next(folder.rglob("lives.jsonl"), None) is None
+        ):
             if live:
-                raise TraceError(f"{folder}: its processes still write to it and have filled no file; let them end")
+                raise TraceError(
+                    f"{folder}: its processes still write to it and have filled no file; let them end"
+                )
             raise TraceError(
                 f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with --trace, as in"
                 f" gapless sim 1 --trace {folder}"
@@ -111,8 +125,8 @@ class Trace:
     def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return what ``make`` returns, worked out once for all who ask for it by this name.
 
-        For frames that are small beside the trace: up to :data:`SMALL` rows are held by the driver, so that what is
-        built on them is planned with their true size; others by Spark.
+        For frames that are small beside the trace: up to :data:`SMALL` rows are held by the driver,
+        so that what is built on them is planned with their true size; others by Spark.
         """
         if name not in self._once:
             self._once[name] = worked_out(make())
@@ -156,14 +170,18 @@ class Trace:
         gone = lives.select("seed", F.col("member").alias("life"), F.lit(True).alias("gone"))
         marked = self.lives.join(gone, ["seed", "life"], "left")
         marked = marked.withColumn("whole", F.col("whole") & F.col("gone").isNull())
-        return Trace(self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked.drop("gone")))
+        return Trace(
+            self.rows.join(lives, ["seed", "member"], "left_anti"), worked_out(marked.drop("gone"))
+        )
 
     def named(self, frame: DataFrame) -> DataFrame:
         """Add ``member_name``, ``origin_name`` and ``peer_name`` for those of these columns that are there."""
         names = F.broadcast(self.lives.select("seed", "life", "name"))
         for column in ("member", "origin", "peer"):
             if column in frame.columns:
-                mine = names.select("seed", F.col("life").alias(column), F.col("name").alias(f"{column}_name"))
+                mine = names.select(
+                    "seed", F.col("life").alias(column), F.col("name").alias(f"{column}_name")
+                )
                 frame = frame.join(mine, ["seed", column], "left").fillna("", f"{column}_name")
         return frame
 
@@ -194,13 +212,29 @@ def event_name(column: Column) -> Column:
 
 def _own_lives(folders: list[Path]) -> list[int]:
     """Return the lives whose rows are in these file sets."""
-    return [life_id(life.name) for folder in folders for life in read_lives(folder / SIDE_FILE) if life.own]
+    return [
+        life_id(life.name)
+        for folder in folders
+        for life in read_lives(folder / SIDE_FILE)
+        if life.own
+    ]
 
 
 def _each_once(lives: DataFrame) -> DataFrame:
     """Return one line for each life: its own, if there is one. A line that was cut off is left out."""
-    lives = lives.where("life is not null").fillna({"seed": 0, "own": False, "name": "", "member": "", "every": 0})
-    lives = lives.fillna({"mode": "", "clock": "", "release": "", "retransmits": True, "stores": False, "whole": True})
+    lives = lives.where("life is not null").fillna(
+        {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
+    )
+    lives = lives.fillna(
+        {
+            "mode": "",
+            "clock": "",
+            "release": "",
+            "retransmits": True,
+            "stores": False,
+            "whole": True,
+        }
+    )
     everything = F.struct(*LIVES)
     chosen = lives.groupBy("seed", "life").agg(F.max_by(everything, "own").alias("chosen"))
     return chosen.select("chosen.*")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark_gapless.verify.around import around
-from pyspark_gapless.verify.checks import CHECKS, NOT_SHOWN, Check
+from pyspark_gapless.verify.context_rows import around
+from pyspark_gapless.verify.registry import CHECKS, NOT_SHOWN, Check
+from pyspark_gapless.verify.runner import verify
 from pyspark_gapless.verify.verdict import Finding, Verdict
-from pyspark_gapless.verify.verify import verify
 
 __all__ = ["CHECKS", "NOT_SHOWN", "Check", "Finding", "Verdict", "around", "verify"]

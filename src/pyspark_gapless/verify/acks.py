@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window, functions as F  # noqa: N812
 
-from pyspark_gapless.trace.columns import AT, STREAM
+from pyspark_gapless.trace.schema import AT, STREAM
 from pyspark_gapless.trace.trace import code, is_one_of
-from pyspark_gapless.verify.groups import counted_from
+from pyspark_gapless.verify.views import counted_from
 from pyspark_gapless.verify.violations import says, together, violations
 
 if TYPE_CHECKING:
@@ -31,23 +31,35 @@ def acks_were_sent(trace: Trace) -> DataFrame:
         F.min(F.when(is_one_of("ACK_IN"), F.col("t_ns"))).alias("t_ns"),
     )
     early = "sent_step is null or sent_step > step" if trace.simulated else "sent_step is null"
-    false = said.where("step is not null").where(early).join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    false = (
+        said.where("step is not null")
+        .where(early)
+        .join(trace.recorded("reader"), ["seed", "reader"], "left_semi")
+    )
     # Who gets an ack is who numbered the messages.
     false = false.withColumn("member", F.col("origin")).withColumnRenamed("reader", "peer")
     false = trace.named(false.withColumn("seqno", F.col("seqno_last")))
-    return violations("S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"))
+    return violations(
+        "S8", false, says("an ack of %s for %d came in, which it never sent", "peer_name", "seqno")
+    )
 
 
 def purge_is_safe(trace: Trace) -> DataFrame:
     """S9: what a sender purges, every member of its view has acknowledged, or came too late for.
 
-    Where stability releases, has delivered in truth: before, in a simulated trace; at all, in one of real processes.
-    Places that are kept for members that are away are not in the trace.
+    Where stability releases, has delivered in truth: before, in a simulated trace; at all, in one
+    of real processes. Places that are kept for members that are away are not in the trace.
     """
-    purges = trace.of("PURGE").select(*AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged"))
-    others = counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
+    purges = trace.of("PURGE").select(
+        *AT, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged")
+    )
+    others = (
+        counted_from(trace).select("seed", "member", "view", "peer", "base").where("peer != member")
+    )
     group = purges.where("to = 0").join(F.broadcast(others), ["seed", "member", "view"])
-    ones = purges.where("to != 0 and to != member").withColumns({"peer": F.col("to"), "base": F.lit(0).cast("bigint")})
+    ones = purges.where("to != 0 and to != member").withColumns(
+        {"peer": F.col("to"), "base": F.lit(0).cast("bigint")}
+    )
     wanted = group.unionByName(ones.select(group.columns))
     releases = trace.lives.where("own").select("seed", F.col("life").alias("member"), "release")
     wanted = wanted.join(F.broadcast(releases), ["seed", "member"])
@@ -59,10 +71,18 @@ def purge_is_safe(trace: Trace) -> DataFrame:
 def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
     acks = trace.of("ACK_IN").select(*AT, "idx", "peer", F.col("seqno_last").alias("ack"))
     rows = purges.unionByName(acks, allowMissingColumns=True)
-    before = Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
+    before = (
+        Window.partitionBy(*AT, "peer").orderBy("idx").rowsBetween(Window.unboundedPreceding, -1)
+    )
     rows = rows.withColumn("acked", F.greatest(F.max("ack").over(before), "base"))
-    early = trace.named(rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged")))
-    return violations("S9", early, says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"))
+    early = trace.named(
+        rows.where(F.col("purged") > F.col("acked")).withColumn("seqno", F.col("purged"))
+    )
+    return violations(
+        "S9",
+        early,
+        says("purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"),
+    )
 
 
 def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:
@@ -74,6 +94,10 @@ def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:
     if trace.simulated:
         reader = reader.orderBy("step").rangeBetween(Window.unboundedPreceding, 0)
     rows = rows.withColumn("has", F.greatest(F.max("delivered").over(reader), "base"))
-    early = rows.where(F.col("purged") > F.coalesce("has", F.lit(0))).withColumn("seqno", F.col("purged"))
-    message = says("purges up to %d, but %s has %d", "purged", "peer_name", F.coalesce("has", F.lit(0)))
+    early = rows.where(F.col("purged") > F.coalesce("has", F.lit(0))).withColumn(
+        "seqno", F.col("purged")
+    )
+    message = says(
+        "purges up to %d, but %s has %d", "purged", "peer_name", F.coalesce("has", F.lit(0))
+    )
     return violations("S9", trace.named(early), message)

@@ -64,4 +64,9 @@ class Verdict:
             "checks": [finding._asdict() for finding in self.checks],
             "incomplete": self.incomplete,
         }
-        return {"mode": self.mode, "simulated": self.simulated, "verdict": verdict, "violations": self.violations}
+        return {
+            "mode": self.mode,
+            "simulated": self.simulated,
+            "verdict": verdict,
+            "violations": self.violations,
+        }

@@ -29,7 +29,11 @@ def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
     """Return a violation for each of ``rows``."""
     told = {"check": F.lit(check), "message": message}
     there = set(rows.columns)
-    absent = {name: F.lit(-1 if name == "idx" else 0) for name in VIOLATION if name not in there and name not in told}
+    absent = {
+        name: F.lit(-1 if name == "idx" else 0)
+        for name in VIOLATION
+        if name not in there and name not in told
+    }
     values = {**{name: F.col(name) for name in VIOLATION if name in there}, **absent, **told}
     return rows.select(*(values[name].cast(kind).alias(name) for name, kind in VIOLATION.items()))
 
@@ -41,12 +45,16 @@ def together(*found: DataFrame) -> DataFrame:
 
 def says(text: str, *columns: str | Column) -> Column:
     """Return a message with values in it, as ``%d`` for numbers and ``%s`` for texts."""
-    return F.format_string(text, *(F.col(column) if isinstance(column, str) else column for column in columns))
+    return F.format_string(
+        text, *(F.col(column) if isinstance(column, str) else column for column in columns)
+    )
 
 
 def span() -> Column:
     """Return the range of messages that a row is about, for a message."""
-    return F.when(F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")).otherwise(
+    return F.when(
+        F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
+    ).otherwise(
         F.concat_ws("..", F.col("seqno").cast("string"), F.col("seqno_last").cast("string"))
     )
 
@@ -58,7 +66,11 @@ LONGEST = 1 << 16
 def numbers(step: int = 1) -> Column:
     """Return the messages that a row is about as an array; with ``step`` the blocks of so many that they lie in."""
     last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + LONGEST))
-    return F.sequence("seqno", last) if step == 1 else F.sequence(F.floor(F.col("seqno") / step), F.floor(last / step))
+    return (
+        F.sequence("seqno", last)
+        if step == 1
+        else F.sequence(F.floor(F.col("seqno") / step), F.floor(last / step))
+    )
 
 
 def count() -> Column:

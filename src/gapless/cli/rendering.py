@@ -1,0 +1,125 @@
+"""What the commands share: options, tables, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from gapless.config import PROFILES, UNICASTS, Config
+from gapless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."
+)
+"""``--json``, the same for every command."""
+
+FAMILY = (*PROFILES, *UNICASTS)
+"""Every profile by name: those of messages to all, and those of messages to one member."""
+
+profile_option = click.option(
+    "--profile", default=None, metavar="NAME", help=f"Protocol: {', '.join(FAMILY)}."
+)
+config_option = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="TOML file with a [gapless] table of knobs.",
+)
+properties_option = click.option(
+    "--properties",
+    metavar="NAME=VALUE;…",
+    help='Knobs as one line, such as "capacity=4;xmit_interval=100".',
+)
+mutant_option = click.option(
+    "--mutant", metavar="NAME", default="", help="Plant this bug first (see: gapless mutants)."
+)
+"""``--mutant``, for commands that can show what a bug does; :func:`found_mutant` reads it."""
+
+
+def found_mutant(name: str) -> str:
+    """Return the name of a planted bug as it is known, or complain; the empty name stands for none."""
+    if not name:
+        return ""
+    from gapless.sim.mutants.runner import named
+
+    return named(name).name
+
+
+def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the three ways to set knobs."""
+    return profile_option(config_option(properties_option(command)))
+
+
+def read_config(profile: str | None, config_file: Path | None, properties: str | None) -> Config:
+    """Return the config that the options describe."""
+    if config_file is not None and properties is not None:
+        raise ConfigError("--config and --properties both set knobs; give one of them")
+    if profile is not None and profile not in FAMILY:
+        near = get_close_matches(profile, FAMILY, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"profile = {profile!r}: expected one of {', '.join(FAMILY)}{hint}")
+    chosen = {} if profile is None else {"unicast" if profile in UNICASTS else "profile": profile}
+    if config_file is not None:
+        return Config.load(config_file).replace(**chosen)
+    if properties is not None:
+        return Config.from_properties(properties).replace(**chosen)
+    return Config.make(**chosen)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line."""
+    click.echo(json.dumps(value, default=str))
+
+
+def console() -> Console:
+    """Return the console that tables go to."""
+    return Console()
+
+
+def make_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Return a table; numbers are aligned to the right."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    body = [tuple(row) for row in rows]
+    for at, column in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[at], (int, float)) for row in body)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(_shown(cell) for cell in row))
+    return table
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error, if that is a terminal; yield a function that sets how much is done."""
+    if quiet or not Console(stderr=True).is_terminal:
+        yield lambda _done: None
+        return
+    text = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=done)

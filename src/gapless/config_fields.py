@@ -1,0 +1,203 @@
+"""The knob: one setting's name, kind, bounds and meaning, and how it is read, checked and printed.
+
+A knob has two forms. The *inner* form is what the machine uses (``xmit_interval_ns =
+500_000_000``); the *outer* form is what a person writes (``xmit_interval = "500ms"``).
+:class:`gapless.config.Config` declares its fields with the functions at the end of this file;
+validation, the table in the docs and the command line all read the declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from gapless.errors import ConfigError
+from gapless.units import (
+    MOST_DIGITS,
+    NS_PER_MS,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Value = int | bool | str
+"""What a knob holds, in either form."""
+
+_T = TypeVar("_T", bound=Value)
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Kind(StrEnum):
+    """What sort of value a knob takes."""
+
+    DURATION = "duration"
+    SIZE = "size"
+    COUNT = "count"
+    PERCENT = "percent"
+    FLAG = "flag"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One setting. ``minimum`` and ``maximum`` are in the inner form; ``None`` means that there is no bound."""
+
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    minimum: int = 0
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[tuple[bool, str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name that a person writes: that of the field, without the unit where the value brings its own."""
+        return self.name.removesuffix("_ns")
+
+    @property
+    def allowed(self) -> str:
+        """What values the knob takes, in words."""
+        if self.kind is Kind.CHOICE:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind is Kind.FLAG:
+            return "true or false"
+        what = {Kind.DURATION: "a duration", Kind.SIZE: "a size"}.get(self.kind, "a whole number")
+        if self.maximum is None:
+            return f"{what} of at least {self.show(self.minimum)}"
+        return f"{what} from {self.show(self.minimum)} to {self.show(self.maximum)}"
+
+    def show(self, inner: Value) -> Value:
+        """Return the outer form of an inner value; :meth:`read` turns it back."""
+        if self.kind is Kind.DURATION:
+            return format_duration(int(inner))
+        if self.kind is Kind.SIZE:
+            return format_size(int(inner))
+        return inner
+
+    def read(self, outer: object) -> Value:
+        """Return the inner form of what Python code or a TOML file says."""
+        value = self._read(outer)
+        self.check(value, shown=outer)
+        return cast("Value", value)
+
+    def read_text(self, text: str) -> Value:
+        """Return the inner form of what a property string says: there a bare duration counts milliseconds."""
+        outer: object = text
+        if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS:
+            outer = int(text)
+            if self.kind is Kind.DURATION:
+                self.check(outer * NS_PER_MS, shown=text)
+                return outer * NS_PER_MS
+        elif self.kind is Kind.FLAG or self.aliases:
+            outer = _BOOLEANS.get(text.lower(), text)
+        return self.read(outer)
+
+    def check(self, inner: object, *, shown: object = None) -> None:
+        """Raise unless ``inner`` is a value of the right type within the bounds; ``shown`` is what the user wrote."""
+        if self.kind is Kind.CHOICE:
+            fits = inner in self.choices
+        elif self.kind is Kind.FLAG:
+            fits = isinstance(inner, bool)
+        else:
+            fits = (
+                isinstance(inner, int)
+                and not isinstance(inner, bool)
+                and self.minimum <= inner
+                and (self.maximum is None or inner <= self.maximum)
+            )
+        if not fits:
+            raise self._error(inner if shown is None else shown, f"expected {self.allowed}")
+
+    def _read(self, outer: object) -> object:
+        bare_number = isinstance(outer, (int, float)) and not isinstance(outer, bool)
+        try:
+            if self.kind is Kind.DURATION and bare_number:
+                raise ConfigError(
+                    f'a duration needs a unit; write "{outer}ms" if you mean milliseconds'
+                )
+            if self.kind is Kind.DURATION and isinstance(outer, str):
+                return parse_duration(outer)
+            if self.kind is Kind.SIZE and isinstance(outer, str):
+                return parse_size(outer)
+        except ConfigError as error:
+            raise self._error(outer, str(error)) from None
+        if isinstance(outer, bool):
+            return dict(self.aliases).get(outer, outer)
+        return outer
+
+    def _error(self, shown: object, problem: str) -> ConfigError:
+        near = near_to(shown, self.choices, 1) if isinstance(shown, str) else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ConfigError(f"{self.key} = {shown!r}: {problem}{hint}")
+
+
+def near_to(word: str, choices: Iterable[str], most: int) -> list[str]:
+    """Return what may have been meant by a word that is none of ``choices``, the nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    return get_close_matches(word, list(choices), most)
+
+
+def unknown_knob(name: str, keys: Iterable[str]) -> ConfigError:
+    """Return the error for a name that is no knob: the nearest ones first, then all of them."""
+    choices = sorted(keys)
+    near = near_to(name, choices, 3)
+    hint = f"did you mean {' or '.join(repr(key) for key in near)}? " if near else ""
+    return ConfigError(f"unknown knob {name!r}: {hint}The knobs are {', '.join(choices)}")
+
+
+def duration(default: str, meaning: str, *, minimum: str = "0s", maximum: str = "1h") -> int:
+    """Declare a field that holds a duration in nanoseconds."""
+    return _declare(
+        Kind.DURATION,
+        parse_duration(default),
+        meaning,
+        minimum=parse_duration(minimum),
+        maximum=parse_duration(maximum),
+    )
+
+
+def size(default: str, meaning: str, *, minimum: str, maximum: str | None = None) -> int:
+    """Declare a field that holds a number of bytes."""
+    limit = None if maximum is None else parse_size(maximum)
+    return _declare(
+        Kind.SIZE, parse_size(default), meaning, minimum=parse_size(minimum), maximum=limit
+    )
+
+
+def count(default: int, meaning: str, *, minimum: int = 0, maximum: int | None = None) -> int:
+    """Declare a field that holds a number of things."""
+    return _declare(Kind.COUNT, default, meaning, minimum=minimum, maximum=maximum)
+
+
+def percent(default: int, meaning: str) -> int:
+    """Declare a field that holds a share between 0 and 100."""
+    return _declare(Kind.PERCENT, default, meaning, maximum=100)
+
+
+def flag(default: bool, meaning: str) -> bool:
+    """Declare a field that is on or off."""
+    return _declare(Kind.FLAG, default, meaning)
+
+
+def choice(
+    default: str,
+    choices: tuple[str, ...],
+    meaning: str,
+    *,
+    aliases: tuple[tuple[bool, str], ...] = (),
+) -> Any:
+    """Declare a field that is one of a few words; ``aliases`` lets true and false stand for two of them."""
+    return _declare(Kind.CHOICE, default, meaning, choices=choices, aliases=aliases)
+
+
+def _declare(kind: Kind, default: _T, meaning: str, **bounds: Any) -> _T:
+    return field(default=default, metadata={"kind": kind, "meaning": meaning, **bounds})

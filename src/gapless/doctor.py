@@ -1,0 +1,412 @@
+"""What a group needs of a machine, tried out: each finding with a verdict, and what to do where it is not ``ok``.
+
+Verdicts: ``ok``; ``note`` (nothing is wrong, something could be had); ``warning`` (a group works,
+not as well as it could); ``bad`` (a group does not work).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.util import find_spec
+from ipaddress import IPv6Address
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+from gapless.discovery import Multicast, default_group
+from gapless.errors import ConfigError, GaplessError
+from gapless.transport import socket_options
+from gapless.transport.base import RECEIVE_BUFFER_BYTES
+from gapless.transport.udp import PORTS
+from gapless.units import format_size
+
+PROBE_GROUP = "gapless doctor"
+"""The group that is used to try things out."""
+FEWEST_FILES = 256
+"""Open files below which groups and their connections may run out of them."""
+
+_SIOCGIFADDR, _SIOCGIFFLAGS = 0x8915, 0x8913
+_UP, _LOOPBACK, _MULTICAST = 0x1, 0x8, 0x1000
+_FLAGS = Struct("16xH")
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    check: str
+    verdict: str
+    found: str
+    advice: str = ""
+
+
+def examine(host: str | None = None, ports: int | range | None = None) -> list[Finding]:
+    """Look at everything; no check keeps another from being made."""
+    chosen = host or socket_options.default_host()
+    tried: list[tuple[str, Callable[[], Finding]]] = [
+        ("python", python),
+        ("interfaces", interfaces),
+        ("address", lambda: address(chosen)),
+        ("group of two", lambda: group_of_two(chosen)),
+        ("multicast, IPv4", lambda: multicast(4)),
+        ("multicast, IPv6", lambda: multicast(6)),
+        ("receive buffer", lambda: buffer("receive", socket.SO_RCVBUF, "rmem_max")),
+        ("send buffer", lambda: buffer("send", socket.SO_SNDBUF, "wmem_max")),
+        ("offload", offload),
+        ("ports", lambda: free_ports(chosen, PORTS if ports is None else ports)),
+        ("meeting place", meeting_place),
+        ("open files", open_files),
+        ("clock", clock),
+        ("processors", processors),
+        ("java", java),
+        ("spark", spark),
+        ("extras", extras),
+    ]
+    findings = []
+    for name, check in tried:
+        try:
+            findings.append(check())
+        except (OSError, GaplessError) as error:
+            findings.append(Finding(name, "bad", str(error), "see to what the error says"))
+    return findings
+
+
+def python() -> Finding:
+    """Which Python, on which system."""
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {platform.machine()}"
+    if sys.platform != "linux":
+        return Finding(
+            "python",
+            "note",
+            found,
+            "Gapless is tested on Linux; elsewhere plain socket calls are used",
+        )
+    return Finding("python", "ok", found)
+
+
+# The network
+
+
+class Interface(NamedTuple):
+    """One interface of this machine that is up."""
+
+    name: str
+    addresses: tuple[str, ...]
+    loopback: bool
+    multicast: bool
+
+
+def list_interfaces() -> list[Interface]:
+    """Return the interfaces that are up."""
+    sixes = _ipv6_addresses()
+    found = []
+    for _, name in socket.if_nameindex():
+        flags = _ask(name, _SIOCGIFFLAGS)
+        number = 0 if flags is None else _FLAGS.unpack_from(flags)[0]
+        if not number & _UP:
+            continue
+        four = _ask(name, _SIOCGIFADDR)
+        fours = [] if four is None else [socket.inet_ntoa(four[20:24])]
+        addresses = (*fours, *sixes.get(name, ()))
+        found.append(
+            Interface(name, addresses, bool(number & _LOOPBACK), bool(number & _MULTICAST))
+        )
+    return found
+
+
+def _ask(name: str, question: int) -> bytes | None:
+    if sys.platform != "linux":
+        return None
+    from fcntl import ioctl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        answer: bytes = ioctl(probe, question, name.encode()[:15].ljust(256, b"\0"))
+        return answer
+    return None
+
+
+def _ipv6_addresses() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            digits, *_, name = line.split()
+            found.setdefault(name, []).append(str(IPv6Address(bytes.fromhex(digits))))
+    return found
+
+
+def interfaces() -> Finding:
+    """Which interfaces are up."""
+    found = list_interfaces()
+    shown = "; ".join(
+        f"{one.name} ({', '.join(one.addresses) or 'no address'}{', multicast' if one.multicast else ''})"
+        for one in found
+    )
+    if not any(one.addresses for one in found):
+        return Finding(
+            "interfaces", "bad", shown or "none is up", "bring an interface up, at least lo"
+        )
+    if all(one.loopback for one in found if one.addresses):
+        return Finding(
+            "interfaces",
+            "warning",
+            shown,
+            "only loopback: members on other machines are out of reach",
+        )
+    return Finding("interfaces", "ok", shown)
+
+
+def address(host: str) -> Finding:
+    """Which address members use, and how large frames are there."""
+    from gapless.locator import Locator
+
+    with socket_options.bind(host, [0]) as probe:
+        locator = Locator.from_sockaddr(probe.getsockname())
+        frame = format_size(socket_options.path_frame_bytes(locator))
+    found = f"{host}, frames of {frame}"
+    if locator.ip.is_loopback:
+        return Finding(
+            "address", "note", found, "reaches this machine only; name another address with host="
+        )
+    return Finding("address", "ok", found)
+
+
+def group_of_two(host: str) -> Finding:
+    """Whether two members find each other over UDP and a message gets through."""
+    from gapless import blocking
+
+    quick = {"found_after": "100ms", "join_interval": "20ms"}
+    with socket_options.bind(host, [0]) as one, socket_options.bind(host, [0]) as two:
+        ports = one.getsockname()[1], two.getsockname()[1]
+    where = f"[{host}]" if ":" in host else host
+    seeds = f"seeds://{where}:{ports[0]},{where}:{ports[1]}"
+    start_s = time.monotonic()
+    options: dict[str, Any] = {
+        "discover": seeds,
+        "host": host,
+        "config": quick,
+        "transport": "udp",
+        "timeout": 10,
+    }
+    with (
+        blocking.join(PROBE_GROUP, ports=ports[0], **options) as first,
+        blocking.join(PROBE_GROUP, ports=ports[1], **options) as second,
+    ):
+        first.wait_for_members(2, timeout=10)
+        met_ms = (time.monotonic() - start_s) * 1000
+        start_s = time.monotonic()
+        second.send(b"are you there?")
+        first.receive(timeout=10)
+        took_ms = (time.monotonic() - start_s) * 1000
+    return Finding(
+        "group of two", "ok", f"met in {met_ms:.0f} ms on {host}, a message took {took_ms:.1f} ms"
+    )
+
+
+def multicast(family: int) -> Finding:
+    """Whether a multicast group gives back what is sent to it, on the interface that the system chooses."""
+    name = f"multicast, IPv{family}"
+    group = Multicast(default_group(PROBE_GROUP, 6 if family == 6 else 4), port=_free_udp_port())
+    if socket_options.gives_back(group):
+        return Finding(name, "ok", f"{group.address} gives back what is sent to it")
+    why = (
+        "; ".join(problem.last for problem in group.problems.of(group.name)) or "nothing came back"
+    )
+    return Finding(
+        name,
+        "note",
+        f"{group.address} does not work: {why}",
+        "not needed: members meet in a directory on one machine, or by discover='seeds://…' (docs/discovery.md)",
+    )
+
+
+def _free_udp_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def buffer(what: str, option: int, knob: str) -> Finding:
+    """How large a socket buffer the kernel grants."""
+    name = f"{what} buffer"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_BYTES)
+        granted_bytes = probe.getsockopt(socket.SOL_SOCKET, option) // (
+            2 if sys.platform == "linux" else 1
+        )
+    limit = _read(f"/proc/sys/net/core/{knob}")
+    found = f"asked for {format_size(RECEIVE_BUFFER_BYTES)}, granted {format_size(granted_bytes)}"
+    found += f" (net.core.{knob} = {limit})" if limit else ""
+    if granted_bytes >= RECEIVE_BUFFER_BYTES:
+        return Finding(name, "ok", found)
+    advice = f"bursts are held back to what fits: sysctl -w net.core.{knob}={RECEIVE_BUFFER_BYTES}"
+    return Finding(name, "warning", found, advice)
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text(encoding="utf-8").strip()
+    return ""
+
+
+def offload() -> Finding:
+    """Whether one call can send, and receive, many datagrams."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        able = {
+            "UDP_SEGMENT": socket_options.can_segment(probe),
+            "UDP_GRO": socket_options.coalesce(probe),
+        }
+    found = ", ".join(f"{name} {'yes' if can else 'no'}" for name, can in able.items())
+    if all(able.values()):
+        return Finding("offload", "ok", found)
+    return Finding(
+        "offload", "note", found, "slower: one call for each datagram; Linux 5.0 and later has both"
+    )
+
+
+def free_ports(host: str, ports: int | range) -> Finding:
+    """How many of the ports that members try are free."""
+    asked: Iterable[int] = [ports] if isinstance(ports, int) else ports
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    used = []
+    for port in asked:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                used.append(port)
+    total = len(list(asked))
+    found = f"{total - len(used)} of {total} are free on {host}" + (
+        f"; in use: {_some(used)}" if used else ""
+    )
+    if len(used) == total:
+        return Finding("ports", "bad", found, "name other ports, or 0 for any that is free")
+    return Finding("ports", "ok", found)
+
+
+def _some(ports: list[int]) -> str:
+    return ", ".join(map(str, ports[:8])) + (" …" if len(ports) > 8 else "")
+
+
+def meeting_place() -> Finding:
+    """Whether members of this machine can meet without a network."""
+    from gapless.group.join_options import meeting_place as find
+
+    found = find()
+    if found is None:
+        advice = "say discover='seeds://127.0.0.1:7800-7810', or see to the directory for temporary files"
+        return Finding(
+            "meeting place", "warning", "members of this machine cannot meet in a directory", advice
+        )
+    return Finding("meeting place", "ok", f"{found}, for members of this user on this machine")
+
+
+# The machine
+
+
+def open_files() -> Finding:
+    """How many files a process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
+        return Finding("open files", "warning", found, "ulimit -n 1024 before members are started")
+    return Finding("open files", "ok", found)
+
+
+def clock() -> Finding:
+    """Whether the clock is fine enough, and how late a short wait ends."""
+    resolution_ns = time.get_clock_info("monotonic").resolution * 1e9
+    late_ms = 0.0
+    for _ in range(20):
+        start_s = time.monotonic()
+        time.sleep(0.001)
+        late_ms = max(late_ms, (time.monotonic() - start_s) * 1000 - 1)
+    source = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    found = f"{f'{source}, ' if source else ''}resolution {resolution_ns:.0f} ns, waits of 1 ms end {late_ms:.1f} ms late"
+    if time.time() < 1_700_000_000:
+        return Finding(
+            "clock",
+            "bad",
+            f"{found}; it stands before 2023",
+            "set it: a new life is known by a later time",
+        )
+    if late_ms > 50:
+        return Finding(
+            "clock",
+            "warning",
+            found,
+            "the machine is busy: members may be suspected; raise suspect_after",
+        )
+    return Finding("clock", "ok", found)
+
+
+def processors() -> Finding:
+    """How busy the processors are."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    found = f"{cores}, load {load:.1f}"
+    if load > 2 * cores:
+        return Finding(
+            "processors",
+            "warning",
+            found,
+            "more work than processors: figures will be low and uneven",
+        )
+    return Finding("processors", "ok", found)
+
+
+# Spark
+
+
+def java() -> Finding:
+    """Whether there is a Java, which only Spark needs."""
+    from pyspark_gapless.runtime.java import JavaMissingError, find
+
+    try:
+        found = find()
+    except JavaMissingError as error:
+        return Finding("java", "note", error.problem, f"only Spark needs it: {error.advice}")
+    shown = f"{found.program}, version {found.version}, found by {found.found_in}"
+    if found.passed_over:
+        shown = f"{shown}; passed over: {'; '.join(found.passed_over)}"
+        return Finding("java", "note", shown, "correct what was passed over, or take it away")
+    return Finding("java", "ok", shown)
+
+
+def spark() -> Finding:
+    """Whether there is a Spark that the data pipeline can use, and where it would run."""
+    from pyspark_gapless.runtime.spark_config import choose_master, told_outside
+    from pyspark_gapless.runtime.spark_install import SparkMissingError, look
+
+    try:
+        here = look()
+        master = choose_master(None, told_outside(here.home, os.environ), os.environ)
+    except SparkMissingError as error:
+        return Finding(
+            "spark", "note", error.problem, f"only the data pipeline needs it: {error.advice}"
+        )
+    except ConfigError as error:
+        return Finding(
+            "spark", "note", str(error), "correct it, or unset it to run on this machine"
+        )
+    packages = ", ".join(f"{name} {version}" for name, version in here.packages.items())
+    reach = "" if here.connect else "; no Spark Connect (pip install 'gapless[connect]')"
+    return Finding(
+        "spark",
+        "ok",
+        f"PySpark {here.version} in {here.home}, with {packages}; runs on {master.url}{reach}",
+    )
+
+
+def extras() -> Finding:
+    """Which optional packages are there."""
+    wanted = {"pyspark": "the data pipeline", "opentelemetry": "metrics"}
+    there = [name for name in wanted if find_spec(name) is not None]
+    missing = [f"{name} ({use})" for name, use in wanted.items() if name not in there]
+    found = f"here: {', '.join(there) or 'none'}; not here: {', '.join(missing) or 'none'}"
+    return Finding("extras", "ok", found)

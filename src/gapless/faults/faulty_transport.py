@@ -1,0 +1,119 @@
+"""Faults on a real transport: the same objects that the simulator uses, between the socket and the machine.
+
+On reception: each datagram is a crossing, from its sender to this member. What the faults make of
+it is received
+instead: nothing, other bytes, several copies, now or later. Sending is left alone, so every link
+has its own luck.
+"""
+
+from __future__ import annotations
+
+import time
+from heapq import heappop, heappush
+from itertools import count
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from gapless.errors import RemoteProtocolError
+from gapless.faults.faults import NEVER_NS, Chain, Crossing
+from gapless.faults.frame_names import NOISE, label_of, node_name
+from gapless.identity import Address
+from gapless.wire import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gapless.faults.faults import Fault
+    from gapless.faults.frame_names import Label
+    from gapless.protocol.ready import Transmit
+    from gapless.transport.base import Selectable, Transport
+
+_NODE = Struct("<16xQ")
+_SENDER = Struct("<16xQQ")
+
+
+class Chaos:
+    """``transport`` with ``faults`` in front of what comes in, for ``duration_ns`` if that is given.
+
+    Faults that damage are noticed only if the other members send everything with a checksum: give
+    each of them a Chaos of its own, or ``checksum = "all"``.
+
+    The member is called ``name`` in the crossings, and a sender what ``call`` makes of its node: a,
+    b, c for 1, 2, 3.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        faults: Iterable[Fault],
+        *,
+        name: str = "me",
+        duration_ns: int | None = None,
+        call: Callable[[int], str] = node_name,
+    ) -> None:
+        self.transport = transport
+        self.locator = transport.locator
+        self.book = transport.book
+        self.max_frame_bytes = transport.max_frame_bytes
+        self.whole_run_bytes = transport.whole_run_bytes
+        self.receive_buffer_bytes = transport.receive_buffer_bytes
+        self.problems = transport.problems
+        self.keeps_bytes = False
+        self.name = name
+        until_ns = NEVER_NS if duration_ns is None else time.monotonic_ns() + duration_ns
+        self.chain = Chain(faults, until_ns)
+        self._call = call
+        self._late: list[tuple[int, int, bytes]] = []
+        self._serial = count(1)
+        self._times: dict[tuple[Label, str], int] = {}
+        self._watcher: Callable[[Address], None] | None = None
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the next late datagram arrives."""
+        due_ns = [] if self.transport.deadline_ns is None else [self.transport.deadline_ns]
+        if self._late:
+            due_ns.append(self._late[0][0])
+        return min(due_ns, default=None)
+
+    def watch(self, watcher: Callable[[Address], None]) -> None:
+        """Tell ``watcher`` the sender of every datagram that never arrives."""
+        self._watcher = watcher
+
+    def sockets(self) -> Sequence[Selectable]:
+        """Return what to wait for."""
+        return self.transport.sockets()
+
+    def receive(self, limit: int) -> list[bytes]:
+        """Return what arrives after all."""
+        now_ns = time.monotonic_ns()
+        for datagram in self.transport.receive(limit):
+            copies, _ = self.chain.cross(self._crossing(datagram), 0, now_ns)
+            if not copies and self._watcher is not None and len(datagram) >= _SENDER.size:
+                self._watcher(Address(*_SENDER.unpack_from(datagram)))
+            for copy in copies:
+                heappush(self._late, (now_ns + copy.delay_ns, next(self._serial), copy.datagram))
+        arrived: list[bytes] = []
+        while self._late and self._late[0][0] <= now_ns:
+            arrived.append(heappop(self._late)[2])
+        return arrived
+
+    def _crossing(self, datagram: bytes) -> Crossing:
+        serial = next(self._serial)
+        source = self._call(_NODE.unpack_from(datagram)[0]) if len(datagram) >= _NODE.size else ""
+        if not self.chain.names_matter:
+            return Crossing(source, self.name, datagram, NOISE, 1, serial)
+        try:
+            label = label_of(decode(datagram), lambda address: self._call(address.node))
+        except RemoteProtocolError:
+            label = NOISE
+        times = self._times[label, source] = self._times.get((label, source), 0) + 1
+        return Crossing(source, self.name, datagram, label, times, serial)
+
+    def send(self, transmits: Sequence[Transmit]) -> None:
+        """Put datagrams on the network."""
+        self.transport.send(transmits)
+
+    def close(self) -> None:
+        """Close the transport; what is late never arrives."""
+        self.transport.close()

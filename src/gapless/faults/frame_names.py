@@ -1,0 +1,243 @@
+"""Names that stay: of lives and of frames.
+
+A life is called by its node's letter and one prime for each restart: ``a``, then ``a'``, then
+``a''``. A frame is called by what it says, whom it goes to, and how often that link has seen the
+same: ``DATA a7..9 a->b #1``; a stream to one member has an ``@``: ``DATA a@7..9 a->b #1``. No name
+depends on the order of events in the world, so taking one fault out of a script leaves the names of
+all others alone.
+"""
+
+from __future__ import annotations
+
+import re
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.identity import Address
+from gapless.wire import (
+    Ack,
+    Close,
+    Data,
+    Datagram,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Stable,
+    Tail,
+    Unreliable,
+    Vote,
+)
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    Membership,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    State,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gapless.wire import Frame
+
+KINDS = (
+    "DATA",
+    "REPAIR",
+    "OOB",
+    "BARE",
+    "VIEW",
+    "JOIN",
+    "LEAVE",
+    "SUSPECT",
+    "MERGE",
+    "AGREE",
+    "BEACON",
+    "WANT",
+    "OFFER",
+    "PULL",
+    "CHUNK",
+    "NAK",
+    "GONE",
+    "TAIL",
+    "CLOSE",
+    "STABLE",
+    "VOTE",
+    "ACK",
+    "OOBACK",
+    "ASKVIEW",
+    "ALIVE",
+    "NOISE",
+)
+"""What a frame can be called; ``NOISE`` is what does not decode."""
+
+
+class Label(NamedTuple):
+    """What a datagram says, in short: the kind, stream and seqnos of its leading frame."""
+
+    kind: str
+    origin: str
+    first: int
+    last: int
+
+
+class FrameName(NamedTuple):
+    """The stable name of one crossing of one link. ``nth`` counts the same label on the same link, from 1."""
+
+    kind: str
+    origin: str
+    first: int
+    last: int
+    source: str
+    target: str
+    nth: int
+
+    def __str__(self) -> str:
+        span = f"{self.first}" if self.first == self.last else f"{self.first}..{self.last}"
+        return f"{self.kind} {self.origin}{span} {self.source}->{self.target} #{self.nth}"
+
+    @classmethod
+    def parse(cls, text: str) -> FrameName:
+        """Return the name that :func:`str` printed."""
+        match = _FRAME_NAME.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a frame name such as 'DATA a7..9 a->b #1'")
+        kind, origin, first, last, source, target, nth = match.groups()
+        return cls(kind, origin, int(first), int(last or first), source, target, int(nth))
+
+
+_LIFE = r"[a-z]+'*"
+_FRAME_NAME = re.compile(rf"([A-Z]+) ({_LIFE}@?)(\d+)(?:\.\.(\d+))? ({_LIFE})->([a-z]+) #(\d+)")
+
+
+def node_name(node: int) -> str:
+    """Return the letters of a node: ``a`` for 1, ``b`` for 2, and after ``z`` come ``aa`` and ``ab``."""
+    letters = ""
+    while node > 0:
+        node, letter = divmod(node - 1, 26)
+        letters = ascii_lowercase[letter] + letters
+    return letters
+
+
+def node_number(name: str) -> int:
+    """Return the node whose letters are ``name``, primes or not."""
+    number = 0
+    for letter in name.rstrip("'"):
+        number = number * 26 + ascii_lowercase.index(letter) + 1
+    return number
+
+
+def life_name(address: Address) -> str:
+    """Return the name of one life: the node's letters and a prime for each incarnation after the first."""
+    primes = address.incarnation - 1
+    if not 0 <= primes <= _MOST_PRIMES:
+        # No life of the simulator: it stands in a forged datagram, or in a damaged one.
+        return str(address)
+    return node_name(address.node) + "'" * primes
+
+
+_MOST_PRIMES = 99
+
+
+def life_address(name: str) -> Address:
+    """Return the address that :func:`life_name` gave the name to."""
+    return Address(node_number(name), 1 + name.count("'"))
+
+
+def span_of(frame: Frame) -> tuple[int, int]:
+    """Return the first and last seqno that a frame speaks of."""
+    if isinstance(frame, (Data, OutOfBand, Unreliable)):
+        return frame.run.first, frame.run.last
+    if isinstance(frame, Ack):
+        return frame.seqno, frame.seqno
+    if isinstance(frame, (Nak, OutOfBandAck)):
+        return (frame.ranges[0][0], frame.ranges[-1][1]) if frame.ranges else (0, 0)
+    if isinstance(frame, Gone):
+        return frame.low, frame.low
+    if isinstance(frame, Tail):
+        return frame.low, frame.high
+    if isinstance(frame, (NewView, Beacon, Alive)):
+        number = 0 if frame.view is None else frame.view.number
+        return number, number
+    if isinstance(frame, (StatePull, StateChunk)):
+        length = frame.length if isinstance(frame, StatePull) else len(frame.body)
+        return frame.offset, frame.offset + length
+    return 0, 0
+
+
+def stream_of(frame: Frame) -> tuple[Address, bool]:
+    """Return whose stream a frame speaks of, and whether that stream goes to one member only."""
+    if isinstance(frame, (OutOfBand, Unreliable)):
+        return frame.run.origin, False
+    if isinstance(frame, Join):
+        return frame.place.address, False
+    if isinstance(frame, (Vote, Stable, OutOfBandAck, Membership, State)):
+        return frame.origin, False
+    origin = frame.run.origin if isinstance(frame, Data) else frame.origin
+    return origin, frame.epoch >= CONNECTION
+
+
+def kind_of(frame: Frame) -> str:
+    """Return the word for a frame's kind; a repair has one of its own."""
+    if isinstance(frame, Data):
+        return "REPAIR" if frame.repair else "DATA"
+    return _KIND_WORDS[type(frame)]
+
+
+_KIND_WORDS: dict[type, str] = {
+    Ack: "ACK",
+    Nak: "NAK",
+    Gone: "GONE",
+    Tail: "TAIL",
+    Close: "CLOSE",
+    Vote: "VOTE",
+    Stable: "STABLE",
+    OutOfBand: "OOB",
+    OutOfBandAck: "OOBACK",
+    Unreliable: "BARE",
+    NewView: "VIEW",
+    Join: "JOIN",
+    Leave: "LEAVE",
+    Suspect: "SUSPECT",
+    MergeAsk: "MERGE",
+    MergeReply: "AGREE",
+    Beacon: "BEACON",
+    AskView: "ASKVIEW",
+    Alive: "ALIVE",
+    StateAsk: "WANT",
+    StateOffer: "OFFER",
+    StatePull: "PULL",
+    StateChunk: "CHUNK",
+}
+_RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+
+
+def label_of(datagram: Datagram, name: Callable[[Address], str] = str) -> Label:
+    """Return the label of a decoded datagram: that of its most telling frame (data before naks before acks).
+
+    ``name`` says how a life is called; the default serves addresses of the real world.
+    """
+    frames = datagram.frames
+    lead = frames[0]
+    kind = kind_of(lead)
+    for frame in frames[1:]:
+        other = kind_of(frame)
+        if _RANK[other] < _RANK[kind]:
+            lead, kind = frame, other
+    origin, to_one = stream_of(lead)
+    return Label(kind, name(origin) + "@" if to_one else name(origin), *span_of(lead))
+
+
+NOISE = Label("NOISE", "", 0, 0)
+"""The label of what does not decode."""

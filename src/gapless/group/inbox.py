@@ -1,0 +1,416 @@
+"""What comes out of the handle, sorted for those that wait for it.
+
+On reception (the protocol thread calls ``pump``): messages and events go into one queue, in the
+order of the machine; requests into another; answers to whoever waits for them. Nothing here waits,
+and no code of the application runs.
+
+On reading: messages are counted as consumed when the reader comes back for more, a run at a time.
+So what a reader does not take stays unconsumed, the machine hands out no more than
+``max_unconsumed``, and the senders wait. What a sink has published before is left out here, so that
+what is remembered of it is true at the place where the reader is.
+
+On leaving: whatever comes counts as consumed at once, so that it does not keep this member.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from gapless.errors import ClosedError
+from gapless.group.headers import HEADED, LOOK, PLAIN, REQUEST, Wrapped, may_have, unwrap
+from gapless.group.message import Batch, Message, ViewChange
+from gapless.group.rpc import Asked, Pending
+from gapless.group.sink_dedup import Published
+from gapless.protocol.ready import (
+    GROUP,
+    ONE,
+    OUT_OF_BAND,
+    Connected,
+    Delivery,
+    Discarded,
+    Event,
+    Expelled,
+    HoldFull,
+    Lost,
+    Oversized,
+    Pinned,
+    Stalled,
+    Started,
+    StateReceived,
+    StateWanted,
+    Undelivered,
+    ViewInstalled,
+)
+from gapless.run import ALONE, Run
+from gapless.transport.base import Problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gapless.identity import Address, View
+    from gapless.runtime.handle import Handle
+
+Told = ViewChange | Event
+"""What a reader is told beside messages."""
+
+_UNTOLD = (Connected, Started)
+"""Events that say nothing to an application."""
+_SERIOUS = (Discarded, Expelled, HoldFull, Lost, Oversized, Pinned, Stalled, Undelivered)
+"""Events that are logged when nobody looks at them."""
+
+
+class Inbox:
+    """Everything on its way from one handle to an application; any thread may use it.
+
+    Without ``listens`` nobody reads: messages are let go as they come, only requests and answers
+    are kept. With ``sifts`` rows that a sink has published twice are read once; ``published`` is
+    what is remembered of them.
+    """
+
+    def __init__(self, *, listens: bool, wants_state: bool, sifts: bool = True) -> None:
+        self.view: View | None = None
+        self.me: Address | None = None
+        self.names: dict[Address, str] = {}
+        self.lives = 1
+        self.received = self.batches = self.full = 0
+        self.ended = False
+        self.ready: Future[None] = Future()
+        self.pending = Pending()
+        self.problems = Problems()
+        self.published = Published()
+        self._sifts = sifts
+        self._listens = listens
+        self._wants_state = wants_state
+        self._free = False
+        self._handle: Handle | None = None
+        self._lock = threading.RLock()
+        self._bells: list[Future[None]] = []
+        self._items: deque[Batch | Told] = deque()
+        self._asked: deque[Asked] = deque()
+        self._sifted: deque[Batch] = deque()
+        self._rest: deque[Message] = deque()
+        self._read = self._owed = 0
+
+    @property
+    def unread(self) -> int:
+        """How many messages have come that nobody is done with."""
+        return self._owed
+
+    # On reception
+
+    def attach(self, handle: Handle) -> None:
+        """Begin: this is where everything comes from."""
+        self._handle = handle
+        self.pump()
+
+    def pump(self) -> None:
+        """Sort what has come."""
+        handle = self._handle
+        if handle is None:
+            return  # it has begun to work before it could be attached, which looks again
+        with self._lock:
+            ended = handle.is_closed
+            for item in handle.take():
+                if type(item) is Delivery:
+                    self._deliver(item, handle)
+                else:
+                    self._tell(item, handle)  # type: ignore[arg-type]
+            if ended:
+                self.ended = True
+                error = handle.error or ClosedError(
+                    f"this member of {handle.group} is closed: join again"
+                )
+                self.pending.end(error)
+                if not self.ready.done():
+                    self.ready.set_exception(error)
+            bells, self._bells = self._bells, []
+        for bell in bells:
+            bell.set_result(None)
+
+    def _deliver(self, delivery: Delivery, handle: Handle) -> None:
+        self._owed += delivery.message_count
+        self.received += delivery.message_count
+        self.batches += 1
+        view = 0 if self.view is None else self.view.id.number
+        for part in (
+            self._plain(delivery) if is_private(delivery) and is_marked(delivery) else (delivery,)
+        ):
+            if self._listens:
+                self._items.append(Batch(part, view, self.names))
+            if not self._listens or self._free:
+                self._done(part.message_count)
+        if self._owed >= handle.config.max_unconsumed:
+            self.full += 1
+
+    def _plain(self, delivery: Delivery) -> list[Delivery]:
+        """Take requests and answers out of a delivery; return the rest."""
+        left: list[Delivery] = []
+        for at, message in enumerate(delivery.messages()):
+            said = unwrap(message)
+            if said is None or said.kind in {PLAIN, HEADED}:
+                left.append(one_message(delivery, at, message))
+            elif said.kind == REQUEST:
+                self._asked.append(Asked(delivery.origin, said.number, said.body))
+            elif said.kind == LOOK:
+                self._look(delivery.origin, said.number)
+            else:
+                self._answered(delivery.origin, said)
+        return left
+
+    def _look(self, sender: Address, number: int) -> None:
+        from gapless.group import snapshot  # few are ever asked
+
+        assert self._handle is not None
+        snapshot.answer(self._handle, self, sender, number)
+        self._done(1)
+
+    def _answered(self, sender: Address, said: Wrapped) -> None:
+        self.pending.answered(sender, said)
+        self._done(1)
+
+    def _tell(self, event: Event, handle: Handle) -> None:
+        told: Told = (
+            self._on_view(event.view, handle) if isinstance(event, ViewInstalled) else event
+        )
+        if isinstance(told, StateWanted) and not self._wants_state:
+            handle.call(lambda member, now_ns: member.provide(told.transfer, None, now_ns))
+        elif not self._listens:
+            self.note(told)
+        elif isinstance(told, Pinned) and self._items and isinstance(self._items[-1], Pinned):
+            self._items[-1] = told
+        elif not isinstance(told, _UNTOLD):
+            self._items.append(told)
+        if isinstance(event, Expelled):
+            self.lives += 1
+            self.pending.end(
+                ClosedError(
+                    "this member was expelled; whether the request was carried out is not known"
+                )
+            )
+        if (
+            isinstance(event, StateReceived if self._wants_state else ViewInstalled)
+            and not self.ready.done()
+        ):
+            self.ready.set_result(None)
+
+    def _on_view(self, view: View, handle: Handle) -> ViewChange:
+        before = () if self.view is None else self.view.members
+        self.view, self.me = view, handle.me
+        if (roster := handle.roster) is not None:
+            self.names.update((place.address, place.name) for place in roster.places if place.name)
+        for gone in [
+            member for member in self.names if member not in view.members and member not in before
+        ]:
+            del self.names[gone]
+        self.pending.on_view(view.members)
+        joined = tuple(member for member in view.members if member not in before)
+        return ViewChange(
+            view,
+            joined,
+            tuple(member for member in before if member not in view.members),
+            handle.me,
+        )
+
+    def note(self, told: Told) -> None:
+        """Log what nobody looks at, if it matters."""
+        if isinstance(told, _SERIOUS) and self._handle is not None:
+            self.problems.add(
+                f"event.{type(told).__name__.lower()}", f"{self._handle.group}: {told}"
+            )
+
+    # On reading
+
+    def next_at_hand(self) -> Message | None:
+        """Return the next message, if it is here, and nothing but a message."""
+        with self._lock:
+            if not self._rest:
+                batch = self._items[0] if self._items and not self._sifted else None
+                if type(batch) is not Batch or batch.is_marked:
+                    return None
+                self._come_back()
+                self._items.popleft()
+                if len(batch) == 1:
+                    self._read = 1
+                    return Message(batch.payload, 0, batch)
+                self._rest.extend(batch.messages())
+            self._read += 1
+            return self._rest.popleft()
+
+    def batch_at_hand(self) -> Batch | None:
+        """Return the next messages of one sender, if they are here, and nothing but messages to be read as they are."""
+        with self._lock:
+            if self._rest or self._sifted or not self._items:
+                return None
+            batch = self._items[0]
+            if type(batch) is not Batch or batch.is_marked:
+                return None
+            self._come_back()
+            self._items.popleft()
+            self._read = len(batch)
+            return batch
+
+    def come_back(self) -> bool:
+        """Count what was read as consumed, if that was all; return whether there is more."""
+        with self._lock:
+            if self.is_there():
+                return True
+            self._come_back()
+            return False
+
+    def _come_back(self) -> None:
+        if self._read:
+            read, self._read = self._read, 0
+            self._done(read)
+
+    def is_there(self) -> bool:
+        """Return whether there is something to read, or nothing more will come."""
+        return bool(self._rest or self._items or self._sifted or self.ended)
+
+    def next_item(self) -> Message | Told | Future[None]:
+        """Return the next message or event; a future that tells when to look again if there is none."""
+        with self._lock:
+            if not self._rest:
+                item = self._next()
+                if not isinstance(item, Batch):
+                    return item
+                self._rest.extend(item.messages())
+            self._read += 1
+            return self._rest.popleft()
+
+    def next_batch(self) -> Batch | Told | Future[None]:
+        """Return the next messages of one sender, or event; a future if there is none."""
+        with self._lock:
+            if self._rest:
+                batch, start = self._rest[0]._batch, self._rest[0]._at
+                self._read += len(self._rest)
+                self._rest.clear()
+                return Batch(rest_of(batch.delivery, start), batch.view, self.names)
+            item = self._next()
+            self._read += len(item) if isinstance(item, Batch) else 0
+            return item
+
+    def _next(self) -> Batch | Told | Future[None]:
+        """Count what was read before as consumed, and go on."""
+        self._come_back()
+        while not self._sifted:
+            if not self._items:
+                return self._bell()
+            item = self._items.popleft()
+            if not (
+                isinstance(item, Batch)
+                and self._sifts
+                and item.delivery.kind == GROUP
+                and item.is_marked
+            ):
+                return item
+            self._sift(item)
+        return self._sifted.popleft()
+
+    def _sift(self, batch: Batch) -> None:
+        """Leave out of a batch what a sink has published before."""
+        kept = self.published.sift(batch.payload, batch.delivery.messages)
+        if kept is None:
+            self._sifted.append(batch)
+            return
+        self._done(len(batch) - sum(last - first + 1 for first, last in kept))
+        self._sifted.extend(
+            Batch(part_of(batch.delivery, *part), batch.view, self.names) for part in kept
+        )
+
+    def next_request(self) -> Asked | Future[None]:
+        """Return the next request; a future if there is none."""
+        with self._lock:
+            if not self._asked:
+                return self._bell()
+            self._done(1)
+            return self._asked.popleft()
+
+    def take_state(self) -> StateReceived | None:
+        """Return the state that this member begins with."""
+        with self._lock:
+            found = next((item for item in self._items if isinstance(item, StateReceived)), None)
+            if found is not None:
+                self._items.remove(found)
+            return found
+
+    def unless(self, holds: Callable[[], bool]) -> Future[None] | None:
+        """Return a future that tells when to look again, unless ``holds`` does."""
+        with self._lock:
+            return None if holds() else self._bell()
+
+    def _bell(self) -> Future[None]:
+        bell: Future[None] = Future()
+        if self.ended:
+            bell.set_result(None)
+        else:
+            self._bells.append(bell)
+        return bell
+
+    def _done(self, messages: int) -> None:
+        """Let the machine hand out as many more."""
+        done = min(messages, self._owed)
+        self._owed -= done
+        if done and self._handle is not None and not self.ended:
+            self._handle.consumed(done)
+
+    # On leaving
+
+    def note_the_rest(self) -> None:
+        """Log what matters and nobody has looked at, now that the end has come."""
+        with self._lock:
+            for item in self._items:
+                if not isinstance(item, Batch):
+                    self.note(item)
+
+    def free(self) -> None:
+        """Let nothing that comes keep this member any more."""
+        with self._lock:
+            if not self._free:
+                self._free = True
+                self._done(self._owed)
+
+
+def is_private(delivery: Delivery) -> bool:
+    """Return whether the messages are for this member alone, and came for certain."""
+    content = delivery.content
+    alone = isinstance(content, Run) and content.flags & ALONE != 0
+    return delivery.kind == ONE or (delivery.kind == OUT_OF_BAND and alone)
+
+
+def is_marked(delivery: Delivery) -> bool:
+    """Return whether a message may be wrapped."""
+    content = delivery.content
+    return (
+        may_have(content.buffer, content.lengths) if isinstance(content, Run) else may_have(content)
+    )
+
+
+def one_message(delivery: Delivery, at: int, payload: bytes) -> Delivery:
+    """Return one message of a delivery, with this payload."""
+    content = delivery.content
+    if not isinstance(content, Run):
+        return delivery._replace(content=payload)
+    seqno = delivery.first + at
+    run = Run.of(content.origin, seqno, (payload,), content.flags, content.view, content.sent_ns)
+    return delivery._replace(first=seqno, last=seqno, content=run)
+
+
+def part_of(delivery: Delivery, start: int, end: int) -> Delivery:
+    """Return the messages of a delivery from the one at ``start`` to the one at ``end``."""
+    content = delivery.content
+    if not isinstance(content, Run):
+        return delivery
+    first, last = delivery.first + start, delivery.first + end
+    return delivery._replace(first=first, last=last, content=content.part(first, last))
+
+
+def rest_of(delivery: Delivery, start: int) -> Delivery:
+    """Return the messages of a delivery from the one at ``start`` on."""
+    content = delivery.content
+    if start == 0 or not isinstance(content, Run):
+        return delivery
+    first = delivery.first + start
+    return delivery._replace(first=first, content=content.part(first, delivery.last))

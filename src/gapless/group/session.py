@@ -1,0 +1,668 @@
+"""What a caller can do with a group, written once for both faces.
+
+Whatever may have to wait is written as steps: a generator that yields what it waits for, a
+:class:`Wait`, and is sent the result, or thrown what went wrong there (the time is over, the task
+was cancelled, Ctrl-C). The asyncio face awaits each step, the face for threads blocks at each;
+neither knows what the steps are about.
+
+On sending: a send that is cancelled while it waits is given up by the machine, and leaves no hole.
+One that waits when the group expels this member is sent in the next life. One that waits at the end
+is told that it is over.
+
+On closing: what waits is told, everything that was accepted is brought to its end, and the group is
+told.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gapless.delivery_mode import Mode
+from gapless.errors import (
+    ClosedError,
+    DepartedError,
+    GaplessError,
+    LocalProtocolError,
+    PayloadError,
+    TimedOutError,
+    UndeliveredError,
+)
+from gapless.group.headers import (
+    ANSWER,
+    FAILED,
+    LOOK,
+    REQUEST,
+    Headers,
+    join as join_headers,
+    split as split_headers,
+    wrap,
+    wrap_all,
+    wrap_plain,
+)
+from gapless.group.inbox import Inbox, Told
+from gapless.group.message import Batch, Message
+from gapless.group.rpc import Asked
+from gapless.group.sink_dedup import Published
+from gapless.group.timeouts import Time, deadline
+from gapless.identity import Address
+from gapless.payloads import Payloads
+from gapless.protocol.ready import Accepted, GivenUp, StateReceived, StateWanted, Unacknowledged
+from gapless.run import LENGTH_BYTES
+from gapless.runtime.fork_guard import Here
+from gapless.runtime.reactor import result_of
+from gapless.transport.base import log
+from gapless.units import NS_PER_S, format_duration
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gapless.group.base import Receipt
+    from gapless.group.health import Explanation, Health
+    from gapless.group.join_options import Options
+    from gapless.metrics.prometheus import Look
+    from gapless.protocol.member import Participant
+    from gapless.protocol.ready import Ready
+    from gapless.runtime.handle import Handle
+    from gapless.runtime.send_requests import Sent
+
+_T = TypeVar("_T")
+
+To = Address | str
+"""A member: its address, such as ``message.sender``, or its durable name."""
+Payload = bytes | bytearray | memoryview
+"""What can be sent."""
+AnyHeaders = Headers | Iterable[Headers]
+"""The headers of all messages of a send, or of each."""
+
+HURRY_S = 1.0
+"""How long closing takes at most when something has gone wrong in the program, such as Ctrl-C."""
+PUBLISHED = "gapless-published"
+"""The header of a state that says which rows of sinks are in it."""
+_LONGEST_REASON = 1000
+
+
+class Wait(NamedTuple):
+    """What a step waits for, and until when; TimeoutError is thrown at it when that time has come."""
+
+    future: Future[Any]
+    until_ns: int | None = None
+
+    def left_s(self) -> float | None:
+        """Return how much time is left."""
+        return (
+            None
+            if self.until_ns is None
+            else max(0.0, (self.until_ns - time.monotonic_ns()) / NS_PER_S)
+        )
+
+
+Steps = Generator[Wait, Any, _T]
+"""Something that may have to wait."""
+
+
+class Core:
+    """One member of one group, as both faces see it."""
+
+    def __init__(
+        self, options: Options, later: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
+        """Prepare to join; what is sent is seen to at once by the thread that sends, or when ``later`` calls it."""
+        self.options = options
+        self._later = later
+        self.inbox = Inbox(
+            listens=options.listen, wants_state=options.state is not None, sifts=not options.stores
+        )
+        self.closing = False
+        self._handle: Handle | None = None
+        self._sending: set[Sent] = set()
+        self._process = Here.now
+
+    @property
+    def handle(self) -> Handle:
+        """The handle, which is there between opening and the end of this object."""
+        self._check_process()
+        if self._handle is None:
+            raise LocalProtocolError(
+                f"not in {self.options.group} yet: use join(...) as a context manager, or open() it first"
+            )
+        return self._handle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this member is on its way in, in, or on its way out, in this process."""
+        return self._handle is not None and not self._handle.is_closed and self.here
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this member has a future in the group."""
+        return self.is_open and not self.closing
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that has joined."""
+        return self._process is Here.now
+
+    def _check_process(self) -> None:
+        if self._process is not Here.now:
+            raise ClosedError(
+                f"this member of {self.options.group} belongs to the process that forked: join again in this one"
+            )
+
+    # Opening
+
+    def open(self, until_ns: int | None) -> Steps[None]:
+        """Come into the group: there is a view, and the state, when this is done."""
+        self._check_process()
+        if self._handle is not None or self.closing:
+            raise LocalProtocolError(
+                f"this member of {self.options.group} was opened before: join again"
+            )
+        opening = in_thread(lambda: self.options.open(self.inbox.pump))
+        try:
+            self._handle = yield Wait(opening)
+            self.inbox.attach(self._handle)
+            yield Wait(self.inbox.ready, until_ns)
+            if (received := self.inbox.take_state()) is not None:
+                self._take_state(received)
+        except BaseException as error:
+            self.closing = True
+            opening.add_done_callback(_abandon)
+            if isinstance(error, TimeoutError) and not isinstance(error, GaplessError):
+                raise TimedOutError(
+                    f"{self.options.group} could not be joined in this time"
+                ) from None
+            raise
+
+    def _take_state(self, received: StateReceived) -> None:
+        assert self.options.state is not None
+        if received.provider is not None:
+            headers, state = split_headers(received.state)
+            if PUBLISHED in headers:
+                self.inbox.published = Published.decode(headers[PUBLISHED])
+            self.options.state.take(state)
+        elif self.inbox.view is not None and len(self.inbox.view.members) > 1:
+            log.warning(
+                "%s: no other member has given its state; do they read their messages?",
+                self.options.group,
+            )
+
+    def _give_state(self, wanted: StateWanted) -> None:
+        assert self.options.state is not None
+        state: bytes | None = None
+        try:
+            state = join_headers(as_payload(self.options.state.get()), self._beside_state())
+        finally:
+            self.handle.call(lambda member, now_ns: member.provide(wanted.transfer, state, now_ns))
+
+    def _beside_state(self) -> Headers:
+        """Return what a new member has to know beside the state: which rows of sinks are in it."""
+        published = self.inbox.published
+        return {PUBLISHED: published.encode()} if published else {}
+
+    # Sending
+
+    def send(
+        self,
+        payloads: Iterable[Payload],
+        to: To | None = None,
+        mode: Mode | str = Mode.ORDERED,
+        timeout: Time | None = None,
+        *,
+        wait: bool = True,
+        loopback: bool | None = None,
+        headers: AnyHeaders | None = None,
+    ) -> Steps[Sent | None]:
+        """Send messages; the result is None if they were not to wait and there was no room."""
+        address, mode = self.find(to), Mode.of(mode)
+        messages: Sequence[bytes] = as_payloads(payloads)
+        messages = with_headers(messages, headers) if headers is not None else wrap_all(messages)
+        return (
+            yield from self._send(
+                messages, address, mode, deadline(timeout), wait=wait, loopback=loopback
+            )
+        )
+
+    def lay(self, payload: Payload, whose: Receipt) -> bool | None:
+        """Send an ordered message with those that it follows at once; None if it is to be sent by itself.
+
+        Returns whether that took a turn.
+        """
+        return None if self.closing else self.handle.lay(wrap_plain(as_payload(payload)), whose)
+
+    def note_send(self) -> None:
+        """Take note that a message was sent by itself."""
+        if self._handle is not None:
+            self._handle.note_send()
+
+    def number(self, receipt: Receipt) -> Accepted:
+        """Return the number of a message that was sent with others."""
+        if receipt.laid is None:
+            result_of(
+                self.handle.ask(lambda _: None), None
+            )  # nothing overtakes it, so by then it has left
+        assert receipt.laid is not None
+        laid, at = receipt.laid
+        ticket, first, last = result_of(laid, None)
+        return Accepted(ticket, first + at, first + at) if last >= first else Accepted(ticket, 0, 0)
+
+    def send_at_once(
+        self, payload: Payload, to: To | None, loopback: bool | None
+    ) -> Accepted | None:
+        """Send an ordered message if that needs no waiting for anything; None if it was not sent."""
+        address = self.find(to)
+        message = wrap_plain(as_payload(payload))
+        if self.closing:
+            return None
+        try:
+            return self.handle.send_at_once((message,), to=address, loopback=loopback)
+        except LocalProtocolError as error:
+            raise self._explained(error, address) from None
+
+    def _send(
+        self,
+        messages: Sequence[bytes],
+        to: Address | None,
+        mode: Mode,
+        until_ns: int | None,
+        *,
+        wait: bool = True,
+        loopback: bool | None = None,
+    ) -> Steps[Sent | None]:
+        start_ns = time.monotonic_ns()
+        while True:
+            timeout_ns = None if until_ns is None else max(0, until_ns - time.monotonic_ns())
+            if self.closing:
+                raise self._closed()
+            send = self.handle.send_now if self._later is None else self.handle.send_later
+            sent = send(
+                messages, to=to, mode=mode, wait=wait, timeout_ns=timeout_ns, loopback=loopback
+            )
+            if self._later is not None:
+                self._later(self.handle.see_to_it)
+            self._sending.add(sent)
+            try:
+                outcome = yield Wait(sent)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the send is given up, and it goes on
+                if not sent.done():
+                    self.handle.cancel(sent)
+                if sent.cancelled() and self.closing:
+                    raise self._closed() from None
+                raise self._explained(error, to) from None
+            finally:
+                self._sending.discard(sent)
+            if isinstance(outcome, Accepted):
+                return sent
+            if not isinstance(outcome, GivenUp):
+                return None
+            if outcome.reason != "over" or outcome.accepted or not self.goes_on:
+                raise self._given_up(outcome, len(messages), to, time.monotonic_ns() - start_ns)
+
+    def _say(
+        self, message: bytes, to: Address | None, mode: Mode, until_ns: int | None
+    ) -> Steps[None]:
+        """Send a message of which nobody wants to know when it has been delivered."""
+        if self._later is None and not self.closing:
+            try:
+                if self.handle.send_at_once((message,), to=to, mode=mode) is not None:
+                    return
+            except LocalProtocolError as error:
+                raise self._explained(error, to) from None
+        yield from self._send([message], to, mode, until_ns)
+
+    def _explained(self, error: BaseException, to: Address | None) -> BaseException:
+        """Return the error that says what the machine meant by its refusal."""
+        if type(error) is LocalProtocolError:
+            if self.closing:
+                return self._closed()
+            if to is not None and (self.inbox.view is None or to not in self.inbox.view.members):
+                return DepartedError(str(error))
+        return error
+
+    def _given_up(
+        self, outcome: GivenUp, count: int, to: Address | None, after_ns: int
+    ) -> GaplessError:
+        sent = (
+            f"; {outcome.accepted} of {count} messages were sent"
+            if outcome.accepted
+            else "; nothing was sent"
+        )
+        if outcome.reason == "timeout":
+            took = format_duration(after_ns // 1_000_000 * 1_000_000)
+            return TimedOutError(
+                f"no room to send within {took}{sent}; explain() names who holds the window",
+                outcome.accepted,
+            )
+        if outcome.reason == "departed":
+            return DepartedError(f"{to} has left{sent}")
+        return self._closed(sent)
+
+    def _closed(self, more: str = "") -> GaplessError:
+        error = None if self._handle is None else self._handle.error
+        return error or ClosedError(
+            f"this member of {self.options.group} is closed: join again{more}"
+        )
+
+    def delivered(self, sent: Sent | None, timeout: Time | None) -> Steps[None]:
+        """Wait until everybody has delivered what was sent."""
+        if sent is None or sent.delivered is None:
+            mode = Mode.ORDERED if sent is None else sent.mode
+            raise LocalProtocolError(
+                f"nobody tells when an {mode} message has arrived: send with 'acknowledged'"
+            )
+        try:
+            event = yield Wait(sent.delivered, deadline(timeout))
+        except GaplessError:
+            raise
+        except TimeoutError:
+            raise TimedOutError(
+                "not everybody has delivered it in this time; explain() names who has not"
+            ) from None
+        if isinstance(event, Unacknowledged):
+            who = ", ".join(map(str, event.members))
+            raise UndeliveredError(
+                f"it came to its end before {who} had delivered it", event.members
+            )
+
+    def find(self, to: To | None) -> Address | None:
+        """Return the address of a member of the view."""
+        if to is None:
+            return None
+        view = self.inbox.view
+        if isinstance(to, str):
+            found = [member for member, name in self.inbox.names.items() if name == to]
+            found = [member for member in found if view is not None and member in view.members]
+            if not found:
+                raise DepartedError(
+                    f"no member of {self.options.group} has the durable name {to!r} now"
+                )
+            return max(found)
+        if not isinstance(to, Address):
+            raise LocalProtocolError(
+                f"to={to!r}: expected an address, such as message.sender, or a durable name"
+            )
+        if view is None or to not in view.members:
+            raise DepartedError(
+                f"{to} is not in {self.options.group} now: send to a member of group.view"
+            )
+        return to
+
+    # Receiving
+
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.next_at_hand()
+
+    def batch_at_hand(self) -> Batch | None:
+        """Return the next messages of one sender if that takes no more than a look."""
+        self._check_process()
+        return self.inbox.batch_at_hand()
+
+    def lead(self, until_ns: int | None) -> None:
+        """Drive in this thread, if no other does, until there is something to read."""
+        if not self.inbox.come_back() and self._handle is not None:
+            self._handle.lead(self.inbox.is_there, until_ns)
+
+    def receive(
+        self,
+        take: Callable[[], _T | Told | Future[None]],
+        until_ns: int | None = None,
+        *,
+        all_events: bool = False,
+    ) -> Steps[_T | Told | None]:
+        """Return what ``take`` gives: the next message, or event if those are wanted; None when nothing more comes."""
+        while True:
+            self._check_process()
+            ended = self.inbox.ended
+            item = take()
+            if isinstance(item, Future):
+                if ended:
+                    if self._handle is not None and self._handle.error is not None:
+                        raise self._handle.error
+                    return None
+                try:
+                    yield Wait(item, until_ns)
+                except TimeoutError:
+                    raise TimedOutError("nothing has come in this time") from None
+            elif isinstance(item, StateWanted):
+                self._give_state(item)
+            elif isinstance(item, StateReceived):
+                self._take_state(item)
+            elif all_events or isinstance(item, (Message, Batch, Asked)):
+                return item
+            else:
+                self.inbox.note(item)  # type: ignore[arg-type]
+
+    def gather(self, count: int, until_ns: int | None) -> Steps[None]:
+        """Wait until there are at least ``count`` members."""
+
+        def are_here() -> bool:
+            return self.inbox.view is not None and len(self.inbox.view.members) >= count
+
+        while (bell := self.inbox.unless(are_here)) is not None:
+            if not self.is_open:
+                raise self._closed()
+            try:
+                yield Wait(bell, until_ns)
+            except TimeoutError:
+                here = 0 if self.inbox.view is None else len(self.inbox.view.members)
+                raise TimedOutError(
+                    f"{here} of {count} members of {self.options.group} are here"
+                ) from None
+
+    def await_name(self, name: str, until_ns: int | None) -> Steps[None]:
+        """Wait until a durable member of this name belongs to the group, though it may be away."""
+
+        def belongs() -> bool:
+            roster = self.handle.roster
+            return roster is not None and any(
+                place.name == name for place in (*roster.places, *roster.away)
+            )
+
+        while (bell := self.inbox.unless(belongs)) is not None:
+            if not self.is_open:
+                raise self._closed()
+            try:
+                yield Wait(bell, until_ns)
+            except TimeoutError:
+                raise TimedOutError(
+                    f"nobody of the durable name {name!r} is in {self.options.group}"
+                ) from None
+
+    # Requests
+
+    def request(self, payload: Payload, to: To, timeout: Time | None) -> Steps[bytes]:
+        """Ask a member, and return its answer."""
+        address, until_ns = self.find(to), deadline(timeout)
+        assert address is not None
+        return (yield from self._ask(REQUEST, as_payload(payload), address, until_ns, Mode.ORDERED))
+
+    def _ask(
+        self, kind: int, body: bytes, address: Address, until_ns: int | None, mode: Mode
+    ) -> Steps[bytes]:
+        number, answer = self.inbox.pending.expect(address)
+        try:
+            yield from self._say(wrap(kind, number, body), address, mode, until_ns)
+            result: bytes = yield Wait(answer, until_ns)
+        except GaplessError:
+            raise
+        except TimeoutError:
+            raise TimedOutError(
+                f"{address} has not answered in this time; it may still do what was asked"
+            ) from None
+        finally:
+            self.inbox.pending.forget(number)
+        return result
+
+    def answer(
+        self, asked: Asked, payload: Payload | None, error: BaseException | None = None
+    ) -> Steps[None]:
+        """Answer a request, or say why not; out of band if it fits, for one who waits may be reading nothing else."""
+        if error is not None:
+            body = f"{type(error).__name__}: {error}"[:_LONGEST_REASON].encode()
+            message = wrap(FAILED, asked.number, body)
+        else:
+            message = wrap(ANSWER, asked.number, b"" if payload is None else as_payload(payload))
+        overhead_bytes = ADDRESSED_HEADER_BYTES + OUT_OF_BAND_OVERHEAD_BYTES + LENGTH_BYTES
+        fits = len(message) <= self.handle.config.max_frame_bytes - overhead_bytes
+        address = self.find(asked.sender)
+        yield from self._say(message, address, Mode.OUT_OF_BAND if fits else Mode.ORDERED, None)
+
+    # Everything else
+
+    def expel(self, member: To) -> Steps[None]:
+        """Ask for a view without ``member``."""
+        address = self.find(member)
+        assert address is not None
+
+        def command(machine: Participant, now_ns: int) -> Ready:
+            if len(machine.membership.members) <= 2 or machine.membership.acting == address:
+                raise LocalProtocolError(
+                    f"{address} cannot be expelled: neither half of a group can be, nor its coordinator, the first"
+                    " member of the view"
+                )
+            return machine.expel(address, now_ns)
+
+        yield Wait(self.handle.call(command))
+
+    def explain(self) -> Steps[Explanation]:
+        """Look at the machine."""
+        from gapless.group import health  # nothing needs it before somebody asks
+
+        inbox, group, most = self.inbox, self.options.group, self.handle.config.max_unconsumed
+        asking = self.handle.ask(
+            lambda member: health.explain(member, group, inbox.names, inbox.unread, most)
+        )
+        result: Explanation = yield Wait(asking)
+        return result
+
+    def health(self) -> Steps[Health]:
+        """Judge how things stand; also when this member is closed."""
+        from gapless.group import health
+
+        handle = self.handle
+        if not handle.is_closed:
+            try:
+                explanation = yield from self.explain()
+                return health.health(
+                    explanation, self.inbox.lives, handle.config.pin_after_ns, handle.error
+                )
+            except ClosedError:
+                pass
+        problems = () if handle.error is None else (str(handle.error),)
+        return health.Health(
+            "closed" if handle.error is None else "failed", 0, self.inbox.lives, problems
+        )
+
+    def stats(self) -> Steps[dict[str, int]]:
+        """Return every counter by its name."""
+        from gapless.group import snapshot  # nor this
+
+        found: Look = yield Wait(snapshot.ask(self.handle, self.inbox))
+        return {**found.gauges, **found.counters}
+
+    def look(self, of: To | None, timeout: Time | None) -> Steps[Look]:
+        """Look at this member, or at another: out of band, since one that is behind reads nothing else."""
+        from gapless.group import snapshot
+        from gapless.metrics.prometheus import Look
+
+        address, until_ns = self.find(of), deadline(timeout)
+        if address is None or address == self.inbox.me:
+            found: Look = yield Wait(snapshot.ask(self.handle, self.inbox), until_ns)
+            return found
+        return Look.decode((yield from self._ask(LOOK, b"", address, until_ns, Mode.OUT_OF_BAND)))
+
+    def stored(self, marks: Mapping[Address, int]) -> None:
+        """Let what is stored be acknowledged; a life that comes to its end meanwhile tells the next one."""
+        if self.is_open:
+            self.handle.call(lambda member, now_ns: member.stored(marks, now_ns))
+
+    # Closing
+
+    def leave(self) -> None:
+        """Begin to leave: what waits is still sent, and what has come can still be read."""
+        self._check_process()
+        self.closing = True
+        self.inbox.free()
+        if self._handle is not None:
+            self._handle.leave()
+
+    def close(self, timeout_s: float | None) -> Steps[None]:
+        """Leave, and end."""
+        if not self.here:
+            return
+        self.leave()
+        handle = self._handle
+        if handle is not None:
+            for sent in tuple(self._sending):
+                handle.cancel(sent)
+            yield Wait(in_thread(lambda: handle.close(timeout_s)))
+            self.inbox.note_the_rest()
+
+    def abandon(self) -> None:
+        """Leave without waiting for it: nobody has a use for this member any more."""
+        self.closing = True
+        self.inbox.free()
+        if self._handle is not None:
+            in_thread(self._handle.close)
+
+
+def _abandon(opening: Future[Handle]) -> None:
+    """Close what nobody waits for any more."""
+    if opening.exception() is None:
+        in_thread(lambda: opening.result().close(0))
+
+
+def in_thread(function: Callable[[], _T]) -> Future[_T]:
+    """Run something that blocks in a thread of its own, which does not keep the process alive."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - it goes to whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="gapless call", daemon=True).start()
+    return future
+
+
+def with_headers(messages: Sequence[bytes], headers: AnyHeaders) -> Sequence[bytes]:
+    """Return messages with their headers: the same for all, or those of each."""
+    each = [headers] * len(messages) if isinstance(headers, Mapping) else list(headers)
+    if len(each) != len(messages):
+        raise LocalProtocolError(
+            f"{len(each)} sets of headers for {len(messages)} messages: give one for all, or one for each"
+        )
+    return [join_headers(message, own) for message, own in zip(messages, each, strict=True)]
+
+
+def as_payloads(payloads: Iterable[object]) -> Payloads:
+    """Return messages as bytes, at least one; where all are, nothing is done for each of them."""
+    messages = list(payloads)
+    if not messages:
+        raise LocalProtocolError("nothing to send: give at least one message")
+    if set(map(type, messages)) == {bytes}:
+        return Payloads.known(messages)  # type: ignore[arg-type]
+    return Payloads.known([as_payload(message) for message in messages])
+
+
+def as_payload(payload: object) -> bytes:
+    """Return a message as bytes; anything that is not bytes already is an error that says what to do."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    hint = (
+        "text.encode()"
+        if isinstance(payload, str)
+        else "json.dumps(value).encode() or another encoding"
+    )
+    raise PayloadError(f"a message is bytes, and this is {type(payload).__name__}: use {hint}")

@@ -1,0 +1,74 @@
+"""A look at a member: its machine, its transport and its application, for itself or for another member that asks.
+
+On reception of the question of another member: the protocol thread looks, and answers, without the
+application.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gapless.errors import GaplessError
+from gapless.group.headers import ANSWER, wrap
+from gapless.metrics import prometheus
+from gapless.metrics.prometheus import Look
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from gapless.group.inbox import Inbox
+    from gapless.identity import Address
+    from gapless.runtime.handle import Handle
+
+
+def ask(handle: Handle, inbox: Inbox) -> Future[Look]:
+    """Let the protocol thread take a look."""
+    return handle.ask(
+        lambda member: prometheus.look(
+            member,
+            handle.group,
+            time.monotonic_ns(),
+            _gauges(handle, inbox),
+            _counters(handle, inbox),
+        )
+    )
+
+
+def answer(handle: Handle, inbox: Inbox, to: Address, number: int) -> None:
+    """Tell another member how this one stands."""
+    ask(handle, inbox).add_done_callback(partial(_tell, handle, to, number))
+
+
+def _tell(handle: Handle, to: Address, number: int, found: Future[Look]) -> None:
+    with suppress(GaplessError):  # this member, or the other, is on its way out
+        handle.send([wrap(ANSWER, number, found.result().encode())], to=to)
+
+
+def _gauges(handle: Handle, inbox: Inbox) -> dict[str, int]:
+    return {
+        "unread": inbox.unread,
+        "most_unread": handle.config.max_unconsumed,
+        "lives": inbox.lives,
+        "receive_buffer_bytes": handle.transport.receive_buffer_bytes,
+        "max_frame_bytes": handle.config.max_frame_bytes,
+    }
+
+
+def _counters(handle: Handle, inbox: Inbox) -> dict[str, int]:
+    """Return what is counted beside the machine."""
+    found = {"received": inbox.received, "batches": inbox.batches, "full": inbox.full}
+    if inbox.published.repeated:
+        found["repeated"] = inbox.published.repeated
+    found.update((f"events.{name}", times) for name, times in handle.told.items())
+    for prefix, problems in (
+        ("transport", handle.transport.problems),
+        ("application", inbox.problems),
+    ):
+        found.update((f"{prefix}.{reason}", times) for reason, times in problems.counters.items())
+    for problem in handle.transport.book.discovery.problems():
+        name = f"discovery.{problem.reason}"
+        found[name] = found.get(name, 0) + problem.times
+    return found

@@ -1,0 +1,27 @@
+"""Durations as a caller gives them."""
+
+from __future__ import annotations
+
+import time
+
+from gapless.errors import LocalProtocolError
+from gapless.units import NS_PER_S, parse_duration
+
+Time = float | str
+"""A duration: a number of seconds, or text such as ``"200ms"``."""
+
+
+def duration_ns(timeout: Time) -> int:
+    """Return nanoseconds."""
+    if isinstance(timeout, str):
+        return parse_duration(timeout)
+    if type(timeout) not in {int, float} or not 0 <= timeout < 1e9:
+        raise LocalProtocolError(
+            f'a timeout of {timeout!r}: expected seconds, or text such as "200ms"'
+        )
+    return int(timeout * NS_PER_S)
+
+
+def deadline(timeout: Time | None) -> int | None:
+    """Return when ``timeout`` will be over, if it ever is."""
+    return None if timeout is None else time.monotonic_ns() + duration_ns(timeout)

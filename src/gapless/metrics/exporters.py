@@ -1,0 +1,123 @@
+"""Ways out for the figures of metrics.py: an HTTP endpoint for Prometheus, and OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gapless.errors import GaplessError, TransportError
+from gapless.metrics.prometheus import CONTENT_TYPE, Look, help_of, prometheus, samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
+
+MOMENT_S = 0.2
+"""Instruments that are read within this time see the same look."""
+
+
+class Endpoint:
+    """A tiny HTTP server that answers ``/metrics`` with what ``looks`` returns; for a network that can be trusted.
+
+    ``with Endpoint(lambda: [group.look()], port=9464) as endpoint: …``; port 0 is any that is free.
+    """
+
+    def __init__(
+        self, looks: Callable[[], Iterable[Look]], host: str = "127.0.0.1", port: int = 9464
+    ) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] not in {"/", "/metrics"}:
+                    self.send_error(404, "there is /metrics, and nothing else")
+                    return
+                try:
+                    body = prometheus(looks()).encode()
+                except GaplessError as error:
+                    self.send_error(503, str(error).splitlines()[0])
+                    return
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by its base
+                """Keep quiet."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            words = f"cannot serve metrics on {host} port {port}: {error}; try another port, or 0"
+            raise TransportError(words) from error
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="gapless metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# OpenTelemetry
+
+
+def observe(looks: Callable[[], Iterable[Look]], meter: Any = None) -> None:
+    """Let OpenTelemetry ask for the same figures, by their names in Prometheus; it needs ``opentelemetry-api``.
+
+    An instrument is made for every name that a look has at this moment.
+    """
+    try:
+        api: Any = import_module("opentelemetry.metrics")
+    except ModuleNotFoundError:
+        raise GaplessError(
+            "opentelemetry is not installed; run: pip install 'gapless[otel]'"
+        ) from None
+    meter = meter or api.get_meter("gapless")
+    taken = _Taken(looks)
+
+    def reader(wanted: str) -> Callable[[Any], Iterator[Any]]:
+        def read(_: Any) -> Iterator[Any]:
+            found = (sample for one in taken.looks() for sample in samples(one))
+            yield from (
+                api.Observation(value, labels) for name, _, labels, value in found if name == wanted
+            )
+
+        return read
+
+    for name, kind in {
+        name: kind for one in taken.looks() for name, kind, _, _ in samples(one)
+    }.items():
+        make = (
+            meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
+        )
+        make(name.replace("_", ".", 1), callbacks=[reader(name)], description=help_of(name))
+
+
+class _Taken:
+    """Looks that were taken a moment ago serve all the instruments that are read together."""
+
+    def __init__(self, looks: Callable[[], Iterable[Look]]) -> None:
+        self._take = looks
+        self._looks: list[Look] = []
+        self._taken_s: float | None = None
+        self._lock = threading.Lock()
+
+    def looks(self) -> list[Look]:
+        with self._lock:
+            now_s = time.monotonic()
+            if self._taken_s is None or now_s - self._taken_s > MOMENT_S:
+                self._looks, self._taken_s = list(self._take()), now_s
+            return self._looks

@@ -1,0 +1,153 @@
+"""Who lives: a ring of members that watch each other.
+
+On a view: each member is watched by the ``monitors`` members behind it in the order of the view,
+the last ones by the first. So the signs of life grow with the number of members, not with its
+square, and two that die at once are found together or one after the other.
+
+On reception: whatever comes from a member is a sign of life.
+
+Every ``heartbeat_interval``: a member that has sent its watchers nothing else shows them that it
+lives. One that was silent for ``suspect_after`` is asked; if it does not answer within
+``verify_timeout``, it is believed dead, and the acting coordinator is told. Whoever is told asks
+once more itself before it believes it.
+
+When this member itself stood still (an input comes much later than the deadline it had asked for)
+that time does not
+count: nobody is suspected for a silence that nobody here was awake to hear.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.protocol.ready import Suspected
+from gapless.wire.frames import Alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.config import Config
+    from gapless.identity import Address, ViewId
+    from gapless.protocol.ready_builder import Context
+
+
+class Liveness:
+    """Signs of life, given and expected."""
+
+    def __init__(self, me: Address, config: Config) -> None:
+        self.me = me
+        self.config = config
+        self.dead: set[Address] = set()
+        self._members: tuple[Address, ...] = ()
+        self._view: ViewId | None = None
+        self._watchers: tuple[Address, ...] = ()
+        self._heard: dict[Address, int] = {}
+        self._asked: dict[Address, int] = {}
+        self._due_ns: int | None = None
+
+    @property
+    def due_ns(self) -> int | None:
+        """When signs of life are to be given or looked for next."""
+        return self._due_ns
+
+    # On a view
+
+    def install(self, view: ViewId, members: Sequence[Address], now_ns: int) -> None:
+        """Watch and be watched in a new ring; whom nobody here has watched before gets the whole time."""
+        self._view, self._members = view, tuple(members)
+        at, count = members.index(self.me), len(members)
+        reach = min(self.config.monitors, count - 1)
+        self._watchers = tuple(members[(at + step) % count] for step in range(1, reach + 1))
+        watched = [members[(at - step) % count] for step in range(1, reach + 1)]
+        self._heard = {member: self._heard.get(member, now_ns) for member in watched}
+        self._asked = {
+            member: at_ns for member, at_ns in self._asked.items() if member in self._members
+        }
+        self.dead.intersection_update(self._members)
+        self._due_ns = now_ns
+
+    def end(self) -> None:
+        """Watch nobody any more."""
+        self._due_ns = None
+
+    # On reception
+
+    def heard(self, member: Address, now_ns: int) -> None:
+        """Take a sign of life in."""
+        if member in self._heard:
+            self._heard[member] = now_ns
+        if self._asked or self.dead:
+            self._asked.pop(member, None)
+            self.dead.discard(member)
+
+    def paused(self, by_ns: int, now_ns: int) -> None:
+        """Do not count the time in which this member itself stood still."""
+        self._heard = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._heard.items()}
+        self._asked = {member: min(now_ns, at_ns + by_ns) for member, at_ns in self._asked.items()}
+
+    def ask(self, members: Iterable[Address], context: Context, *, suspected: bool = True) -> None:
+        """Ask those of ``members`` that are not being asked already, and give them their time to answer.
+
+        One that is only to show that it is there is not ``suspected`` of anything.
+        """
+        for member in members:
+            if (
+                member != self.me
+                and member in self._members
+                and member not in self._asked
+                and member not in self.dead
+            ):
+                self._asked[member] = context.now_ns
+                if suspected:
+                    context.event(Suspected(member))
+                    context.step("SUSPECT", member, peer=member)
+                self._show(member, context, answer=True)
+                due_ns = context.now_ns + self.config.verify_timeout_ns
+                self._due_ns = due_ns if self._due_ns is None else min(self._due_ns, due_ns)
+
+    # Every interval
+
+    def beat(self, spoke: dict[Address | None, int], context: Context) -> bool:
+        """Show life to those that wait for it, look for those that are silent; return whether somebody new is dead."""
+        config, now_ns = self.config, context.now_ns
+        due_ns: list[int] = []
+        to_all_ns = spoke.get(None, -config.heartbeat_interval_ns)
+        for watcher in self._watchers:
+            next_ns = max(to_all_ns, spoke.get(watcher, to_all_ns)) + config.heartbeat_interval_ns
+            if next_ns <= now_ns:
+                self._show(watcher, context)
+                next_ns = now_ns + config.heartbeat_interval_ns
+            due_ns.append(next_ns)
+        self.ask(
+            [
+                member
+                for member, at_ns in self._heard.items()
+                if at_ns + config.suspect_after_ns <= now_ns
+            ],
+            context,
+        )
+        overdue = [
+            member
+            for member, at_ns in self._asked.items()
+            if at_ns + config.verify_timeout_ns <= now_ns
+        ]
+        for member in overdue:
+            del self._asked[member]
+            self.dead.add(member)
+        if self.dead:
+            due_ns.append(now_ns + config.heartbeat_interval_ns)
+        for member in sorted(self.dead.difference(overdue)):
+            self._show(
+                member, context, answer=True
+            )  # the view goes on with it: others may have heard it
+        due_ns += (at_ns + config.verify_timeout_ns for at_ns in self._asked.values())
+        due_ns += (
+            at_ns + config.suspect_after_ns
+            for member, at_ns in self._heard.items()
+            if member not in self._asked and member not in self.dead
+        )
+        self._due_ns = min(due_ns, default=None)
+        return bool(overdue)
+
+    def _show(self, to: Address, context: Context, *, answer: bool = False) -> None:
+        context.transmit(to, Alive(self.me, self._view, True, answer))

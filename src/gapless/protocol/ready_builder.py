@@ -1,0 +1,271 @@
+"""What the halves of the machine write their answer into while one input is worked on.
+
+It gathers frames per destination and packs them into datagrams, events and trace rows in the order
+in which they happen, and counts. One context lives as long as its member; ``ready`` takes what has
+gathered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from gapless.protocol.ready import WORLD, Delivery, Ready, Step, Transmit
+from gapless.wire.codec import (
+    ADDRESSED_HEADER_BYTES,
+    encode,
+    encode_parts,
+    run_room_bytes,
+    size_bytes,
+)
+from gapless.wire.frames import Data, Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.config import Config
+    from gapless.identity import Address
+    from gapless.protocol.buggify import Rarely
+    from gapless.protocol.ready import Event, ViewInstalled
+    from gapless.run import Run
+
+SENT = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
+"""The counter of frames sent, by kind."""
+RECEIVED = {kind: f"received.{kind.__name__.lower()}" for kind in get_args(Frame)}
+"""The counter of frames received, by kind."""
+
+_RANGES = frozenset({"STORE", "PURGE"})
+_THINNED = _RANGES | {"ACK_OUT", "ACK_IN", "TAIL_OUT", "TAIL_IN", "TIMER"}
+"""What comes with every run, or all the time: of these a sample has some."""
+_make = tuple.__new__
+
+
+class Context:
+    """The answer in the making."""
+
+    __slots__ = (
+        "_bare",
+        "_frames",
+        "_group",
+        "_max_frame_bytes",
+        "_me",
+        "_most_bytes",
+        "_passed",
+        "_ready",
+        "_whole_runs",
+        "counters",
+        "now_ns",
+        "rarely",
+        "spoke",
+        "tracing",
+        "wall_ns",
+    )
+
+    def __init__(
+        self, me: Address, group: int, config: Config, rarely: Rarely, *, tracing: int
+    ) -> None:
+        """Begin; of runs that hold a multiple of ``tracing``, and of little else that is frequent, there are rows."""
+        self._bare = config.checksum == "headers"
+        self._whole_runs = config.whole_runs
+        self._me = me
+        self._group = group
+        self._max_frame_bytes = config.max_frame_bytes
+        self._most_bytes = config.max_frame_bytes - ADDRESSED_HEADER_BYTES
+        self.tracing = int(tracing)
+        self._passed: dict[object, int] = {}
+        self.rarely = rarely
+        self.now_ns = 0
+        self.wall_ns = 0
+        self.counters: dict[str, int] = {}
+        self.spoke: dict[Address | None, int] | None = None
+        self._frames: list[tuple[Address | None, Frame]] = []
+        self._ready = Ready()
+
+    @property
+    def sent_ns(self) -> int:
+        """What is said of messages that are sent now: the time of day, as far as the machine was told."""
+        return self.now_ns + self.wall_ns
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def transmit(self, to: Address | None, frame: Frame) -> None:
+        """Send ``frame`` to one member, or to all."""
+        self._frames.append((to, frame))
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand messages to the application."""
+        self._ready.deliveries.append(delivery)
+
+    def event(self, event: Event) -> None:
+        """Tell the application."""
+        self._ready.events.append(event)
+
+    def begin_view(self, event: ViewInstalled) -> None:
+        """Tell a view: what was delivered so far comes before it, what follows belongs to it."""
+        self._ready.before_view = len(self._ready.deliveries)
+        self.event(event)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """What the application is to be handed so far."""
+        return self._ready.deliveries
+
+    @property
+    def before_view(self) -> int:
+        """How many of the deliveries come before the view that is told."""
+        return self._ready.before_view
+
+    def deliver_instead(self, deliveries: list[Delivery], before_view: int) -> None:
+        """Hand the application this in the place of what has gathered."""
+        self._ready.deliveries, self._ready.before_view = deliveries, before_view
+
+    @property
+    def events(self) -> list[Event]:
+        """What the application is to be told so far."""
+        return self._ready.events
+
+    def step(
+        self,
+        event: str,
+        origin: Address | None = None,
+        first: int = 0,
+        last: int = 0,
+        *,
+        peer: Address | None = None,
+        message_count: int = 0,
+        low: int = 0,
+        delivered: int = 0,
+        high: int = 0,
+        reason: str = "",
+        epoch: int = 0,
+        to: Address | None = None,
+        run: Run | None = None,
+        sent_ns: int = 0,
+    ) -> None:
+        """Write a row of the trace, if tracing is on; of what comes all the time only some, if it is sampled."""
+        tracing = self.tracing
+        if not tracing:
+            return
+        if tracing > 1 and event in _THINNED:
+            if event in _RANGES:
+                if last // tracing == (first - 1) // tracing:
+                    return
+            elif event == "TIMER" or not self._has_passed(
+                (event, origin, epoch, peer), last or high
+            ):
+                return
+        size_bytes = 0 if run is None else run.size_bytes
+        values = (
+            event,
+            origin,
+            first,
+            last,
+            peer,
+            message_count,
+            size_bytes,
+            low,
+            delivered,
+            high,
+            reason,
+            epoch,
+            to,
+        )
+        self._ready.trace.append(_make(Step, (*values, run, sent_ns)))
+
+    def _has_passed(self, key: object, mark: int) -> bool:
+        """Return whether a mark has passed a multiple since the last time that this was so."""
+        passed = mark // self.tracing
+        if self._passed.get(key) == passed:
+            return False
+        self._passed[key] = passed
+        return True
+
+    def drop(
+        self,
+        reason: str,
+        origin: Address | None = None,
+        first: int = 0,
+        last: int = 0,
+        *,
+        peer: Address | None = None,
+        message_count: int = 1,
+        epoch: int = 0,
+    ) -> None:
+        """Count what is dropped, under its reason."""
+        self.count(f"dropped.{reason}", message_count)
+        self.step(
+            "DROPPED",
+            origin,
+            first,
+            last,
+            peer=peer,
+            message_count=message_count,
+            reason=reason,
+            epoch=epoch,
+        )
+
+    def discard(self) -> None:
+        """Neither send, deliver nor tell anything of what has gathered; what was counted stays."""
+        self._frames = []
+        self._ready = Ready(trace=self._ready.trace)
+
+    def ready(self, deadline_ns: int | None) -> Ready:
+        """Return what has gathered, and start anew."""
+        ready = self._ready
+        self._ready = Ready()
+        ready.deadline_ns = deadline_ns
+        if self._frames:
+            self._pack(ready.transmits)
+            self._frames = []
+        return ready
+
+    def _pack(self, transmits: list[Transmit]) -> None:
+        """Put frames to the same destination together, as many as a datagram takes, without changing their order."""
+        if len(self._frames) == 1 and type(self._frames[0][1]) is not Data:
+            ((to, frame),) = self._frames
+            self.count(SENT[type(frame)])
+            transmits.append(self._seal(to, (frame,)))
+            return
+        open_frames: dict[Address | None, list[Frame]] = {}
+        filled_bytes: dict[Address | None, int] = {}
+        for to, frame in self._frames:
+            self.count(SENT[type(frame)])
+            frame_bytes = size_bytes(frame)
+            pending = open_frames.get(to)
+            if frame_bytes > self._most_bytes and type(frame) is Data:
+                if pending is not None:
+                    transmits.append(self._seal(to, open_frames.pop(to)))
+                if self._whole_runs:
+                    transmits.append(self._seal(to, (frame,)))
+                else:
+                    self._cut(to, frame, transmits)
+                continue
+            if pending is None:
+                open_frames[to] = [frame]
+                filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
+            elif filled_bytes[to] + frame_bytes <= self._max_frame_bytes:
+                pending.append(frame)
+                filled_bytes[to] += frame_bytes
+            else:
+                transmits.append(self._seal(to, pending))
+                open_frames[to] = [frame]
+                filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
+        transmits += (self._seal(to, frames) for to, frames in open_frames.items())
+
+    def _cut(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
+        """Send a run that is larger than a frame in parts."""
+        room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
+        addressee = None if to is None else to.incarnation
+        parts = encode_parts(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
+        self.count(SENT[Data], len(parts) - 1)
+        transmits += [Transmit(to, part) for part in parts]
+        if self.spoke is not None:
+            self.spoke[to] = self.now_ns
+
+    def _seal(self, to: Address | None, frames: Sequence[Frame]) -> Transmit:
+        if self.spoke is not None:
+            self.spoke[to] = self.now_ns
+        addressee = None if to is None or to == WORLD else to.incarnation
+        bare = self._bare and len(frames) == 1 and type(frames[0]) is Data
+        return Transmit(to, encode(self._group, self._me, frames, addressee, bare=bare))

@@ -1,0 +1,210 @@
+"""Fetching the blocks of a state: what is held already, what has been pulled, what is missing.
+
+On an offer: blocks whose hash equals that of a block held already, at whatever place, are not
+fetched again; of several equal ones one is fetched.
+
+On pulling: ranges within one block are asked for, as many at once as the window allows:
+``state_window_bytes``, or half of the receive buffer if that is less.
+
+On reception of a chunk: it must lie within one range that was asked for. The last one completes a
+block, which must have its hash; one that has not is asked for again from the beginning.
+
+Every interval: what is missing of a range is asked for again. The interval follows the time from a
+question to its first answer, and doubles with every try.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from gapless.protocol.stream import ranges
+from gapless.wire.state_offer import HASH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gapless.config import Config
+    from gapless.wire.frames import Range
+    from gapless.wire.state_offer import Offer
+
+BLOCK_BYTES = 65_536
+"""The size of a block; the last one may be shorter."""
+MOST_BLOCKS = 65_536
+"""How many blocks a state may have: 4 GiB in all, and a megabyte of hashes."""
+MOST_STATE_BYTES = BLOCK_BYTES * MOST_BLOCKS
+"""The largest state that is given or taken."""
+
+_PULLS_PER_WINDOW = 8
+"""Into how many ranges a window is cut, so that a new one is asked for before the last has come."""
+_LEAST_PULL_BYTES = 1024
+_MOST_ASKED_AGAIN = 8
+"""How many gaps of one range are named at once; what lies behind the last of them is asked for as a whole."""
+_MOST_DOUBLINGS = 6
+
+FRESH, COMPLETE, DUPLICATE, UNASKED, WRONG = "fresh", "complete", "duplicate", "unasked", "wrong"
+"""What comes of a chunk: it is new, completes a block, was there before, was not asked for, or spoils its block."""
+
+
+def block_hash(block: bytes) -> bytes:
+    """Return the hash of a block."""
+    return blake2b(block, digest_size=HASH_BYTES).digest()
+
+
+def block_hashes(state: bytes) -> tuple[bytes, ...]:
+    """Return the hash of each block of ``state``."""
+    view = memoryview(state)
+    return tuple(
+        block_hash(view[at : at + BLOCK_BYTES])  # type: ignore[arg-type]
+        for at in range(0, len(state), BLOCK_BYTES)
+    )
+
+
+class _Pull:
+    """One range that was asked for: bytes ``first .. last`` of the state."""
+
+    __slots__ = ("again_ns", "answered", "asked_ns", "first", "last", "missing", "tries")
+
+    def __init__(self, first: int, last: int, now_ns: int, again_ns: int) -> None:
+        self.first = first
+        self.last = last
+        self.missing: list[Range] = [(first, last)]
+        self.asked_ns = now_ns
+        self.again_ns = again_ns
+        self.answered = False
+        self.tries = 1
+
+
+class Fetch:
+    """The blocks of one offer; ``known`` are blocks that are here already, by their hash."""
+
+    def __init__(self, offer: Offer, known: dict[bytes, bytes], config: Config) -> None:
+        self._config = config
+        self._size_bytes = offer.size_bytes
+        self._hashes = offer.hashes
+        self._window_bytes = min(config.state_window_bytes, config.receive_buffer_bytes // 2)
+        self._pull_bytes = max(
+            _LEAST_PULL_BYTES, min(BLOCK_BYTES, self._window_bytes // _PULLS_PER_WINDOW)
+        )
+        self.blocks: dict[bytes, bytes] = {}
+        self.outstanding_bytes = 0
+        self._wanted: deque[Range] = deque()
+        self._pulls: dict[int, _Pull] = {}
+        self._open: dict[int, bytearray] = {}
+        self._missing_bytes: dict[int, int] = {}
+        self._trip_ns: int | None = None
+        seen: set[bytes] = set()
+        for index, name in enumerate(self._hashes):
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in known:
+                self.blocks[name] = known[name]
+            else:
+                self._wanted.extend(self._ranges(index))
+
+    def _ranges(self, index: int) -> list[Range]:
+        """Return the ranges in which a block is fetched."""
+        start = index * BLOCK_BYTES
+        end = min(start + BLOCK_BYTES, self._size_bytes)
+        return [
+            (at, min(at + self._pull_bytes, end) - 1) for at in range(start, end, self._pull_bytes)
+        ]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every block is here."""
+        return not self._wanted and not self._pulls
+
+    def state(self) -> bytes:
+        """Return the state, once it is complete."""
+        return b"".join([self.blocks[name] for name in self._hashes])
+
+    # On pulling
+
+    def pull(self, now_ns: int) -> list[Range]:
+        """Return what is to be asked for now, as far as the window has room; at least one range is always open."""
+        asked: list[Range] = []
+        while self._wanted:
+            first, last = self._wanted[0]
+            size_bytes = last - first + 1
+            if self._pulls and self.outstanding_bytes + size_bytes > self._window_bytes:
+                break
+            self._wanted.popleft()
+            self._pulls[first] = _Pull(first, last, now_ns, now_ns + self._rest_ns(1))
+            self.outstanding_bytes += size_bytes
+            index = first // BLOCK_BYTES
+            if index not in self._open:
+                block_bytes = min(BLOCK_BYTES, self._size_bytes - index * BLOCK_BYTES)
+                self._open[index] = bytearray(block_bytes)
+                self._missing_bytes[index] = block_bytes
+            asked.append((first, last))
+        return asked
+
+    def _rest_ns(self, tries: int) -> int:
+        """Return how long an answer may take."""
+        config = self._config
+        rest_ns = config.join_interval_ns
+        if self._trip_ns is not None:
+            rest_ns = min(rest_ns, 2 * self._trip_ns + config.min_retry_ns)
+        return min(rest_ns << min(tries - 1, _MOST_DOUBLINGS), max(config.state_timeout_ns // 4, 1))
+
+    # On reception
+
+    def take(self, offset: int, body: bytes, now_ns: int) -> str:
+        """Take a chunk in; return what it was good for."""
+        index, within = divmod(offset, BLOCK_BYTES)
+        pull = self._pulls.get(index * BLOCK_BYTES + within - within % self._pull_bytes)
+        last = offset + len(body) - 1
+        if pull is None or last > pull.last or not body:
+            return UNASKED
+        left = ranges.minus(pull.missing, [(offset, last)])
+        fresh_bytes = ranges.count(pull.missing) - ranges.count(left)
+        if not fresh_bytes:
+            return DUPLICATE
+        if pull.tries == 1 and not pull.answered:
+            trip_ns = now_ns - pull.asked_ns
+            self._trip_ns = trip_ns if self._trip_ns is None else (7 * self._trip_ns + trip_ns) // 8
+        pull.answered = True
+        pull.missing = left
+        pull.again_ns = now_ns + self._rest_ns(1)
+        self._open[index][within : within + len(body)] = body
+        self.outstanding_bytes -= fresh_bytes
+        self._missing_bytes[index] -= fresh_bytes
+        if not left:
+            del self._pulls[pull.first]
+        return FRESH if self._missing_bytes[index] else self._close(index)
+
+    def _close(self, index: int) -> str:
+        block, name = bytes(self._open.pop(index)), self._hashes[index]
+        del self._missing_bytes[index]
+        if block_hash(block) != name:
+            self._wanted.extendleft(reversed(self._ranges(index)))
+            return WRONG
+        self.blocks[name] = block
+        return COMPLETE
+
+    # Every interval
+
+    @property
+    def due_ns(self) -> int | None:
+        """When something is to be asked for again."""
+        return min((pull.again_ns for pull in self._pulls.values()), default=None)
+
+    def pull_again(self, now_ns: int) -> Iterable[Range]:
+        """Return what was asked for and has not come in time."""
+        for pull in self._pulls.values():
+            if pull.again_ns > now_ns:
+                continue
+            pull.tries += 1
+            pull.again_ns = now_ns + self._rest_ns(pull.tries)
+            yield from pull.missing[: _MOST_ASKED_AGAIN - 1]
+            if len(pull.missing) >= _MOST_ASKED_AGAIN:
+                yield pull.missing[_MOST_ASKED_AGAIN - 1][0], pull.last
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times."""
+        pulls = tuple((pull.first, *pull.missing) for pull in self._pulls.values())
+        blocks = tuple(bytes(block) for block in self._open.values())
+        return (tuple(sorted(self.blocks)), tuple(self._wanted), pulls, blocks)

@@ -1,0 +1,186 @@
+"""Deliveries that wait for the application's state, and the end of those that the state covers.
+
+While the state is on its way: every delivery is held, in order. When ``state_backlog_bytes`` are
+held the backlog is
+full: its member takes nothing more off its windows, so that senders wait. Unreliable messages are
+then dropped.
+
+When the state is there: of each stream, what the provider had delivered before it gave its state is
+dropped, and what follows is handed out; a run that lies across the mark is cut, a message in pieces
+is whole or not at all. Of the out-of-band messages those that the provider had delivered are
+dropped. What came for this member alone is handed out.
+
+Later: the state may cover messages that have not even come yet. The mark of a stream stays until
+the stream has passed it; that of one who is not a member yet stays until it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Lost
+from gapless.protocol.stream import ranges
+from gapless.run import ALONE, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gapless.identity import Address
+    from gapless.protocol.ready import Delivery
+    from gapless.protocol.ready_builder import Context
+    from gapless.wire.frames import Range
+
+_OVERHEAD_BYTES = 64
+"""What a held delivery counts beside its messages, so that empty ones are not held without end."""
+
+
+class Covered(NamedTuple):
+    """What a state covers: each stream of ``epoch`` up to a mark, and out-of-band messages by their numbers.
+
+    A mark is where a message ends, never between two pieces of one.
+    """
+
+    epoch: int
+    marks: Mapping[Address, int]
+    aside: Mapping[Address, Sequence[Range]]
+
+
+NOTHING = Covered(0, {}, {})
+"""What is covered where there is no state."""
+
+
+class Backlog:
+    """The deliveries of one member that has asked for the state."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.waiting = False
+        self.held_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._held: list[Delivery] = []
+        self._members: frozenset[Address] = frozenset()
+        self._epoch = 0
+        self._marks: dict[Address, int] = {}
+        self._later: dict[Address, int] = {}
+        self._aside: Mapping[Address, Sequence[Range]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether deliveries are to come through here."""
+        return self.waiting or bool(self._marks) or bool(self._held)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be taken off the windows."""
+        return self.waiting and self.held_bytes >= self._limit_bytes
+
+    def on_view(self, members: Iterable[Address]) -> None:
+        """Take note of who is here; the marks of those that have come count from now on."""
+        self._members = frozenset(members)
+        for origin in [origin for origin in self._later if origin in self._members]:
+            self._marks[origin] = self._later.pop(origin)
+
+    def hold(self, deliveries: Iterable[Delivery], context: Context) -> None:
+        """Take deliveries, in order."""
+        for delivery in deliveries:
+            if delivery.kind == UNRELIABLE and self.full:
+                self._drop("backlog", delivery, delivery.message_count, context)
+                continue
+            content = delivery.content
+            self.held_bytes += _OVERHEAD_BYTES + (
+                content.size_bytes if isinstance(content, Run) else len(content)
+            )
+            self._held.append(delivery)
+
+    def open(
+        self, covered: Covered, starts: Mapping[Address, int | None], context: Context
+    ) -> None:
+        """Go on from a state that covers so much; ``starts`` says where the streams begin here, as far as is known."""
+        self.waiting = False
+        self._epoch, self._aside = covered.epoch, covered.aside
+        firsts: dict[Address, int] = {}
+        for delivery in self._held:
+            if delivery.kind == GROUP and delivery.epoch == covered.epoch:
+                firsts.setdefault(delivery.origin, delivery.first)
+        for origin, mark in covered.marks.items():
+            if origin in self._members or origin in firsts:
+                if mark > (starts.get(origin) or 0) or firsts.get(origin, mark + 1) <= mark:
+                    self._marks[origin] = mark
+            else:
+                self._later[origin] = mark
+        for origin, first in firsts.items():
+            # Of one who has left, the provider may never have got what lies between: nobody will
+            # deliver it.
+            mark = covered.marks.get(origin, first)
+            if origin not in self._members and first > mark + 1:
+                context.event(Lost(origin, mark + 1, first - 1))
+
+    def take(self, context: Context) -> list[Delivery]:
+        """Return what is to be handed out now; nothing while the state is on its way."""
+        if self.waiting:
+            return []
+        held, self._held, self.held_bytes = self._held, [], 0
+        result = [left for delivery in held for left in self._sift(delivery, context)]
+        self._aside = {}
+        for origin in [origin for origin in self._marks if origin not in self._members]:
+            self._later[origin] = self._marks.pop(origin)
+        return result
+
+    def raised(self, covered: Covered) -> Covered:
+        """Return what is covered here, if so much was delivered: the own state may cover messages still to come."""
+        own = {**self._later, **self._marks}
+        if covered.epoch != self._epoch or not own:
+            return covered
+        marks = {
+            origin: max(own.get(origin, 0), covered.marks.get(origin, 0))
+            for origin in {*own, *covered.marks}
+        }
+        return covered._replace(marks=marks)
+
+    @staticmethod
+    def _drop(reason: str, delivery: Delivery, message_count: int, context: Context) -> None:
+        origin, first, last = delivery.origin, delivery.first, delivery.last
+        context.drop(reason, origin, first, last, message_count=message_count, epoch=delivery.epoch)
+
+    def _sift(self, delivery: Delivery, context: Context) -> Sequence[Delivery]:
+        """Return what the state does not cover of a delivery."""
+        left: Sequence[Delivery] = (delivery,)
+        if delivery.kind == GROUP and delivery.epoch < self._epoch:
+            left = ()  # the provider had left that view behind: its state has all that it got of it
+        elif delivery.kind == GROUP and delivery.origin in self._marks:
+            left = self._behind_mark(delivery, self._marks[delivery.origin])
+        elif delivery.kind == OUT_OF_BAND and delivery.origin in self._aside:
+            left = self._not_aside(delivery, self._aside[delivery.origin])
+        if dropped := delivery.message_count - sum(part.message_count for part in left):
+            self._drop("covered", delivery, dropped, context)
+        return left
+
+    def _behind_mark(self, delivery: Delivery, mark: int) -> Sequence[Delivery]:
+        first, last, content = delivery.first, delivery.last, delivery.content
+        if delivery.epoch != self._epoch:
+            del self._marks[delivery.origin]
+            return (delivery,)
+        if last >= mark:
+            del self._marks[delivery.origin]
+        if last <= mark:
+            return ()
+        if first > mark or not isinstance(content, Run):
+            return (delivery,)
+        return (delivery._replace(first=mark + 1, content=content.part(mark + 1, last)),)
+
+    @staticmethod
+    def _not_aside(delivery: Delivery, seen: Sequence[Range]) -> Sequence[Delivery]:
+        content = delivery.content
+        assert isinstance(content, Run), "out-of-band messages are never in pieces"
+        if content.flags & ALONE:
+            return (delivery,)
+        left = ranges.minus([(delivery.first, delivery.last)], seen)
+        return [
+            delivery._replace(first=part.first, last=part.last, content=part)
+            for part in content.parts(left)
+        ]
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state as a hashable value."""
+        aside = tuple((origin, *seen) for origin, seen in sorted(self._aside.items()))
+        marks = tuple(sorted(self._marks.items())), tuple(sorted(self._later.items()))
+        return (self.waiting, tuple(self._held), self._epoch, marks, aside)

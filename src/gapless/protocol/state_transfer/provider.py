@@ -1,0 +1,337 @@
+"""The provider's side of a state transfer: when it takes the state, and how it hands it over.
+
+On reception of a question: it is remembered, one for each member; a later one takes its place. A
+member that waits for the state itself refuses. ``view_gap`` later, as soon as every stream has been
+delivered up to the start that the question names (of those who are members here), the marks of this
+moment are noted and the application is asked for its state. A question that comes while a state is
+here which covers its starts is answered with that state.
+
+On the application's answer: the offer goes to those that asked: size, marks, the hash of each
+block. Without a state, or without an answer within four times ``state_timeout``, they are told that
+there is none.
+
+On reception of the same question again: the offer goes out again (not more often than twice per
+``join_interval``, and at most ``state_window_bytes`` of it at a time), or the word that it will
+come.
+
+On reception of a pull: the bytes are sent. A pull of nothing ends the transfer.
+
+On a view without the new member, or when nothing was heard of it for four times ``state_timeout``:
+it is forgotten, and the state with the last that wanted it. At most four states are kept and
+sixteen members served at once; others wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.errors import LocalProtocolError
+from gapless.protocol.ready import StateWanted
+from gapless.protocol.state_transfer.block_fetch import BLOCK_BYTES, MOST_STATE_BYTES, block_hashes
+from gapless.protocol.state_transfer.requester import MOST_OFFER_BYTES, NO_STATE, NOT_YET, PATIENCE
+from gapless.wire.codec import state_chunk_room_bytes, state_offer_room_bytes
+from gapless.wire.frames import Progress, StateAsk, StateChunk, StateOffer, StatePull
+from gapless.wire.state_offer import Offer, encode_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.config import Config
+    from gapless.identity import Address
+    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.state_transfer.held_deliveries import Backlog, Covered
+    from gapless.protocol.state_transfer.requester import Ground
+
+_MOST_STATES = 4
+"""How many states are kept at once."""
+_MOST_SERVED = 16
+"""How many members are served at once."""
+_MOST_STARTS = 65_536
+"""How many streams one question may name."""
+
+
+class _Given:
+    """A state that the application was asked for, and then gave."""
+
+    __slots__ = ("asked_ns", "covered", "members", "number", "parts", "refused", "state")
+
+    def __init__(
+        self, number: int, covered: Covered, members: frozenset[Address], now_ns: int
+    ) -> None:
+        self.number = number
+        self.covered = covered
+        self.members = members
+        self.asked_ns = now_ns
+        self.state: bytes | None = None
+        self.parts: list[bytes] = []
+        self.refused = False
+
+    def serves(self, peer: Address, starts: dict[Address, int]) -> bool:
+        """Return whether the state is good for ``peer`` too, which must have been a member when it was taken."""
+        marks = self.covered.marks
+        covers = all(marks.get(origin, 0) >= start for origin, start in starts.items())
+        return covers and peer in self.members and not self.refused
+
+
+class _Question:
+    """What one member has asked."""
+
+    __slots__ = (
+        "gathered",
+        "given",
+        "heard_ns",
+        "look_ns",
+        "offered_ns",
+        "part",
+        "starts",
+        "transfer",
+    )
+
+    def __init__(self, transfer: int, now_ns: int, look_ns: int) -> None:
+        self.transfer = transfer
+        self.starts: dict[Address, int] = {}
+        self.heard_ns = now_ns
+        self.look_ns = look_ns
+        self.gathered = False
+        self.given: _Given | None = None
+        self.offered_ns: int | None = None
+        self.part = 0
+
+
+class Giver:
+    """The states that this member gives to others."""
+
+    def __init__(self, me: Address, config: Config) -> None:
+        self.me = me
+        self.config = config
+        self._members: frozenset[Address] = frozenset()
+        self._questions: dict[Address, _Question] = {}
+        self._number = 0
+
+    # On a view
+
+    def on_view(self, members: Sequence[Address]) -> None:
+        """Forget those that are gone."""
+        self._members = frozenset(members)
+        for peer in [peer for peer in self._questions if peer not in self._members]:
+            del self._questions[peer]
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody has asked."""
+        return bool(self._questions)
+
+    def _given(self) -> list[_Given]:
+        """Return the states that somebody still wants."""
+        found = {
+            question.given.number: question.given
+            for question in self._questions.values()
+            if question.given
+        }
+        return list(found.values())
+
+    # On reception of a question
+
+    def on_ask(self, peer: Address, frame: StateAsk, context: Context, *, empty: bool) -> None:
+        """Take a question in; ``empty`` says that this member waits for the state itself."""
+        if empty:
+            self._say(peer, frame.transfer, NO_STATE, context)
+            return
+        question = self._questions.get(peer)
+        if question is not None and frame.transfer < question.transfer:
+            context.drop("state ask", peer=peer)
+            return
+        if question is None or frame.transfer > question.transfer:
+            look_ns = context.now_ns + self.config.view_gap_ns
+            question = self._questions[peer] = _Question(frame.transfer, context.now_ns, look_ns)
+        question.heard_ns = context.now_ns
+        given = question.given
+        if given is None or (given.state is None and not given.refused):
+            for origin, start, _ in frame.starts if given is None else ():
+                if len(question.starts) < _MOST_STARTS:
+                    question.starts[origin] = max(start, question.starts.get(origin, 0))
+            self._say(peer, question.transfer, NOT_YET, context)
+        else:
+            self._offer(peer, question, context)
+
+    def _say(self, peer: Address, transfer: int, word: bytes, context: Context) -> None:
+        context.transmit(peer, StateOffer(self.me, transfer, 0, 1, word))
+
+    def look(self, ground: Ground, backlog: Backlog, context: Context) -> None:
+        """Ask the application for its state for those that it is ready for; called at the end of every input."""
+        for peer, question in self._questions.items():
+            if question.given is None and question.look_ns <= context.now_ns:
+                question.gathered = True
+                self._look(peer, question, ground, backlog, context)
+
+    def _look(
+        self, peer: Address, question: _Question, ground: Ground, backlog: Backlog, context: Context
+    ) -> None:
+        if sum(other.given is not None for other in self._questions.values()) >= _MOST_SERVED:
+            return
+        for origin, start in list(question.starts.items()):
+            reached = ground.reached(origin) if origin in self._members else start
+            if reached is None or reached < start:
+                return
+        states = self._given()
+        question.given = next(
+            (given for given in states if given.serves(peer, question.starts)), None
+        )
+        if question.given is not None:
+            if question.given.state is not None:
+                self._offer(peer, question, context)
+        elif len(states) < _MOST_STATES:
+            self._number += 1
+            covered = backlog.raised(ground.covered())
+            question.given = _Given(self._number, covered, self._members, context.now_ns)
+            context.event(StateWanted(self._number, peer))
+            context.count("state.wanted")
+
+    # On the application's answer
+
+    def provide(self, transfer: int, state: bytes | None, context: Context) -> None:
+        """Offer ``state`` to those that wait for it; None means that there is none to give."""
+        if state is not None and type(state) is not bytes:
+            raise LocalProtocolError(
+                f"a state is {type(state).__name__}, not bytes: encode it first"
+            )
+        if not 0 < transfer <= self._number:
+            raise LocalProtocolError(
+                f"no state was wanted under the number {transfer}: name that of StateWanted"
+            )
+        if state is not None and len(state) > MOST_STATE_BYTES:
+            raise LocalProtocolError(
+                f"a state of {len(state)} bytes is over {MOST_STATE_BYTES}: provide a smaller one"
+            )
+        given = next((given for given in self._given() if given.number == transfer), None)
+        if given is None:
+            context.count("state.late")
+            return
+        if given.state is not None or given.refused:
+            raise LocalProtocolError(f"the state {transfer} was provided before")
+        if state is not None:
+            given.parts = self._parts(state, given.covered)
+        given.state, given.refused = state, not given.parts
+        self._answer(given, context)
+
+    def _answer(self, given: _Given, context: Context) -> None:
+        for peer, question in self._questions.items():
+            if question.given is given:
+                self._offer(peer, question, context)
+
+    def _parts(self, state: bytes, covered: Covered) -> list[bytes]:
+        """Return the offer in parts; none if it is longer than anybody takes."""
+        digest = tuple(
+            Progress(origin, mark, mark) for origin, mark in sorted(covered.marks.items())
+        )
+        aside = tuple(
+            (origin, tuple(seen)) for origin, seen in sorted(covered.aside.items()) if seen
+        )
+        body = encode_offer(
+            Offer(len(state), BLOCK_BYTES, digest, aside, block_hashes(state), covered.epoch)
+        )
+        room_bytes = state_offer_room_bytes(self.config.max_frame_bytes)
+        parts = [body[at : at + room_bytes] for at in range(0, len(body), room_bytes)]
+        return parts if len(body) <= MOST_OFFER_BYTES and len(parts) < 2**16 else []
+
+    def _offer(self, peer: Address, question: _Question, context: Context) -> None:
+        """Send the offer, from where it stopped the last time, as much as goes at once."""
+        given, now_ns = question.given, context.now_ns
+        assert given is not None
+        if (
+            question.offered_ns is not None
+            and now_ns < question.offered_ns + self.config.join_interval_ns // 2
+        ):
+            context.count("state.too soon")
+            return
+        question.offered_ns = now_ns
+        if given.refused:
+            self._say(peer, question.transfer, NO_STATE, context)
+            return
+        parts, sent_bytes = given.parts, 0
+        for _ in range(len(parts)):
+            context.transmit(
+                peer,
+                StateOffer(
+                    self.me, question.transfer, question.part, len(parts), parts[question.part]
+                ),
+            )
+            sent_bytes += len(parts[question.part])
+            question.part = (question.part + 1) % len(parts)
+            if sent_bytes >= self.config.state_window_bytes:
+                break
+
+    # On reception of a pull
+
+    def on_pull(self, peer: Address, frame: StatePull, context: Context) -> None:
+        """Send what is asked for, or forget the transfer."""
+        question = self._questions.get(peer)
+        if question is None or question.transfer != frame.transfer:
+            context.drop("state pull", peer=peer)
+            return
+        if not frame.length:
+            del self._questions[peer]
+            return
+        given, end = question.given, frame.offset + frame.length
+        if (
+            given is None
+            or given.state is None
+            or frame.length > BLOCK_BYTES
+            or end > len(given.state)
+        ):
+            context.drop("state pull", peer=peer)
+            return
+        question.heard_ns = context.now_ns
+        room_bytes = state_chunk_room_bytes(self.config.max_frame_bytes)
+        for at in range(frame.offset, end, room_bytes):
+            body = given.state[at : min(at + room_bytes, end)]
+            context.transmit(peer, StateChunk(self.me, frame.transfer, at, body))
+
+    # Every interval
+
+    @property
+    def due_ns(self) -> int | None:
+        """When ``fire`` is to be called."""
+        if not self._questions:
+            return None
+        patience_ns = PATIENCE * self.config.state_timeout_ns
+        silent_ns = min(question.heard_ns for question in self._questions.values()) + patience_ns
+        looks = [question.look_ns for question in self._questions.values() if not question.gathered]
+        answers = [
+            given.asked_ns + patience_ns
+            for given in self._given()
+            if given.state is None and not given.refused
+        ]
+        return min([silent_ns, *looks, *answers])
+
+    def fire(self, context: Context) -> None:
+        """Forget those that are silent; refuse where the application has not answered."""
+        now_ns, patience_ns = context.now_ns, PATIENCE * self.config.state_timeout_ns
+        for peer, question in list(self._questions.items()):
+            if now_ns >= question.heard_ns + patience_ns:
+                del self._questions[peer]
+                context.count("state.forgotten")
+        for given in self._given():
+            if given.state is None and not given.refused and now_ns >= given.asked_ns + patience_ns:
+                given.refused = True
+                context.count("state.unanswered")
+                self._answer(given, context)
+
+    def paused(self, now_ns: int) -> None:
+        """Begin all patience anew: this member itself stood still."""
+        for question in self._questions.values():
+            question.heard_ns = now_ns
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times."""
+        questions = tuple(
+            (
+                peer,
+                question.transfer,
+                tuple(sorted(question.starts.items())),
+                question.given and question.given.number,
+            )
+            for peer, question in sorted(self._questions.items())
+        )
+        states = tuple((given.number, given.state, given.refused) for given in self._given())
+        return (self._number, questions, states)

@@ -1,0 +1,1 @@
+"""Streams: one sender's numbered messages, their window, repair, acks and flow control."""

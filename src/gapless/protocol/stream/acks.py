@@ -1,0 +1,174 @@
+"""Acknowledgements: who has delivered how much of the own stream, and what is owed for the streams of others.
+
+On an ack from member P: the entry of P rises, never falls; an ack from somebody who is not in the
+table counts for nothing; when the minimum over all entries rises, everything up to it is stable.
+
+On a view: entries of departed members go, new members enter at the seqno they were told to start
+from, so a joiner does not pin the minimum (I-21). The minimum may rise by a departure. It falls
+only by a durable member that is back behind it; what that needs was kept meanwhile (holds.py), so
+it was never purged.
+
+Every delivery: the receiver owes an ack, by the rule of its profile: at once after ``threshold``
+messages or ``threshold_bytes`` bytes, else when the ack timer fires (counted); at once if the last
+one is ``ack_gap`` ago, else when it is (paced); at once (each); after ``stability_interval``
+(periodic); or only if the message asks for it (asked). A duplicate or an announcement of the origin
+makes it owe one too: the last ack may have been lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.identity import Address
+    from gapless.profiles import Acks
+
+
+class AckTable:
+    """The highest ack of every member of the view."""
+
+    __slots__ = ("_acks", "minimum")
+
+    def __init__(self) -> None:
+        self._acks: dict[Address, int] = {}
+        self.minimum = 0
+
+    def __contains__(self, member: Address) -> bool:
+        return member in self._acks
+
+    def __getitem__(self, member: Address) -> int:
+        return self._acks[member]
+
+    def items(self) -> Iterable[tuple[Address, int]]:
+        """Return every member with its highest ack."""
+        return self._acks.items()
+
+    def ack(self, member: Address, seqno: int) -> bool:
+        """Note that ``member`` has delivered up to ``seqno``; return whether the minimum rose."""
+        before = self._acks.get(member)
+        if before is None or seqno <= before:
+            return False
+        self._acks[member] = seqno
+        return before <= self.minimum and self._raise_minimum()
+
+    def adjust(self, members: Iterable[Address], start: int) -> bool:
+        """Keep exactly ``members``, new ones at ``start``; return whether the minimum rose."""
+        self._acks = {member: self._acks.get(member, start) for member in members}
+        return self._raise_minimum()
+
+    def enter(self, member: Address, seqno: int) -> None:
+        """Let ``member`` go on behind ``seqno``, where its place was kept; the minimum may fall to that."""
+        self._acks[member] = seqno
+        self.minimum = min(self.minimum, seqno)
+
+    def _raise_minimum(self) -> bool:
+        minimum = min(self._acks.values(), default=self.minimum)
+        if minimum <= self.minimum:
+            return False
+        self.minimum = minimum
+        return True
+
+    def behind(self, seqno: int) -> list[Address]:
+        """Return the members that have not acknowledged ``seqno``."""
+        return [member for member, ack in self._acks.items() if ack < seqno]
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state as a hashable value."""
+        return (self.minimum, *self._acks.items())
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says."""
+        self.minimum, *entries = snapshot  # type: ignore[assignment]
+        self._acks = dict(entries)  # type: ignore[arg-type]
+
+
+class OwedAck:
+    """What a receiver owes to one origin, and when it is due; the profile's row says which rule holds."""
+
+    __slots__ = (
+        "_config",
+        "_messages",
+        "_policy",
+        "_size_bytes",
+        "due_ns",
+        "owed",
+        "sent_ns",
+        "threshold",
+    )
+
+    def __init__(self, config: Config, policy: Acks) -> None:
+        self.threshold = config.effective_ack_threshold
+        self.owed = False
+        self.sent_ns: int | None = None
+        self.due_ns = 0
+        self._config = config
+        self._policy = policy
+        self._messages = 0
+        self._size_bytes = 0
+
+    def deliver(
+        self, messages: int, size_bytes: int, threshold_bytes: int, now_ns: int, asked: bool
+    ) -> bool:
+        """Note a delivery; return whether the ack is due at once."""
+        if self._policy == "asked":
+            self.owed = self.owed or asked
+            return asked
+        self._messages += messages
+        self._size_bytes += size_bytes
+        self.owed = True
+        if asked or self._messages >= self.threshold or self._size_bytes >= threshold_bytes:
+            return True
+        return self._policy == "each" or (
+            self._policy == "paced" and self._next_ns(now_ns) <= now_ns
+        )
+
+    def again(self, asked: bool) -> None:
+        """Note that something came that was delivered before: the last ack may have been lost."""
+        self.owed = self.owed or asked or self._policy != "asked"
+
+    def plan_ns(self, now_ns: int, rng: Random) -> int:
+        """Return when an ack that is owed and not due at once goes out by itself."""
+        config = self._config
+        if self._policy in {"paced", "each"}:
+            self.due_ns = self._next_ns(now_ns) if self._policy == "paced" else now_ns
+            return self.due_ns
+        delay_ns = (
+            config.stability_interval_ns if self._policy == "periodic" else config.ack_delay_ns
+        )
+        jitter = config.jitter_percent
+        self.due_ns = now_ns + (
+            delay_ns - int(delay_ns * rng.random() * jitter / 100) if jitter else delay_ns
+        )
+        return self.due_ns
+
+    def rest_ns(self, now_ns: int) -> int | None:
+        """Return until when the ack waits although others go out now: where acks have a time between them, it holds."""
+        return (
+            self.due_ns if self._policy in {"paced", "periodic"} and self.due_ns > now_ns else None
+        )
+
+    def _next_ns(self, now_ns: int) -> int:
+        """Return when the next ack may go out: never sooner than ``ack_gap`` after the last."""
+        return (
+            now_ns if self.sent_ns is None else max(now_ns, self.sent_ns + self._config.ack_gap_ns)
+        )
+
+    def settle(self, now_ns: int) -> None:
+        """Note that an ack goes out: nothing is owed any more."""
+        self.sent_ns = now_ns
+        self.owed = False
+        self._messages = self._size_bytes = 0
+
+    def snapshot(self) -> tuple[bool, int, int]:
+        """Return what the next ack depends on; when the last one was sent is left out, as all times are."""
+        return (self.owed, self._messages, self._size_bytes)
+
+    def restore(self, snapshot: tuple[bool, int, int]) -> None:
+        """Become what ``snapshot`` says."""
+        self.owed, self._messages, self._size_bytes = snapshot
+        self.sent_ns = None
+        self.due_ns = 0

@@ -1,0 +1,584 @@
+"""Connections: reliable, ordered streams between two members.
+
+A connection is a stream like the one to the group (outbound.py, inbound.py) with one receiver,
+named by an epoch: a 64-bit number that its sender draws when it opens the connection, and that
+every frame of it carries.
+
+On sending to P: the open connection to P is used; if there is none, a new epoch begins, and its
+first message says that it is the first. A message that gets its number opens a closing connection
+again (U3-17); one that has to wait for room does not, or trying alone would keep a dead connection
+alive.
+
+On reception of data of the present epoch: as in inbound.py. Of another one, if there is no present
+one: the first message opens it. Other messages are kept, a few of them, and the sender is asked for
+the first, after a grace and not too often; it sends its lowest unacknowledged message, marked as
+the first.
+
+On reception of data of another epoch than the present one: it is kept in the same way, and takes
+the place of the present one only if its sender answers. Which number is higher says nothing: frames
+of a former connection may still be flying, and the clock of a sender that was restarted may have
+gone back (P-07).
+
+On CLOSE with the same epoch: the connection is over, and nothing of it is taken any more. What asks
+for a connection that does not exist gets CLOSE as the answer.
+
+Every interval: a connection without activity is closing after ``conn_expiry_timeout``; what is
+unacknowledged is still sent again. After ``conn_close_timeout`` without activity it is closed and
+removed; its sender says CLOSE. What was not acknowledged, or not even sent, is reported, never lost
+in silence. Activity is data, and for the sender any answer.
+
+Of a connection that a receiver has removed, the end is remembered (a tombstone): it goes on there
+if the sender does, and nothing is delivered twice (P-05). A receiver does not remove what the
+application has no room for, nor a message of which it holds some pieces.
+
+On a view without P: the connections with P end at once. Nothing is sent to one that has left
+(P-15).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.protocol.ready import ONE, Connected, Discarded, Undelivered
+from gapless.protocol.stream.inbound import Inbound
+from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.stream.reassembly import Pieces
+from gapless.wire.frames import CONNECTION, Ack, Close, Data, Nak, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.identity import Address
+    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.stream.flow_control import Credit
+    from gapless.protocol.stream.send_queue import Tickets
+    from gapless.wire.frames import Frame, Gone
+
+_MOST_HELD = 16
+"""Ended connections of which the pieces of an incomplete message are kept."""
+_MOST_TOMBSTONES = 4096
+"""Ended connections that are remembered."""
+MOST_QUESTIONS = 8
+"""How often the first message of a connection is asked for before what is kept of it is dropped."""
+_DRAWN_BITS = 20
+
+
+class State(StrEnum):
+    """Where a connection is in its life."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class _Entry:
+    """One end of a connection: its stream, its state, and since when it is in that state without activity."""
+
+    __slots__ = ("since_ns", "state", "stream")
+
+    def __init__(self, now_ns: int) -> None:
+        self.state = State.OPEN
+        self.since_ns = now_ns
+
+    def touch(self, now_ns: int) -> bool:
+        """Note activity; return whether the entry was closing and is open again."""
+        self.since_ns = now_ns
+        revived = self.state is State.CLOSING
+        self.state = State.OPEN
+        return revived
+
+    def due_ns(self, config: Config) -> int | None:
+        """Return when the entry comes into its next state, if it ever does."""
+        wait_ns = (
+            config.conn_expiry_timeout_ns
+            if self.state is State.OPEN
+            else config.conn_close_timeout_ns
+        )
+        return self.since_ns + wait_ns if wait_ns else None
+
+
+class Outgoing(_Entry):
+    """The sending end; ``pieces`` puts together what a member sends to itself."""
+
+    __slots__ = ("pieces",)
+    stream: Outbound
+    pieces: Pieces
+
+
+class Incoming(_Entry):
+    """The receiving end."""
+
+    __slots__ = ()
+    stream: Inbound
+
+
+class _Unknown:
+    """Messages of an epoch that its sender has not confirmed; how often it was asked to, and when it is next."""
+
+    __slots__ = ("due_ns", "epoch", "frames", "tries")
+
+    def __init__(self, epoch: int, due_ns: int) -> None:
+        self.epoch = epoch
+        self.frames: dict[tuple[int, int, bool], Data] = {}
+        self.due_ns = due_ns
+        self.tries = 0
+
+    @property
+    def opening(self) -> Data | None:
+        """The first message of the connection, if it is here."""
+        return next((frame for frame in self.frames.values() if frame.first), None)
+
+    def hold(self, frame: Data) -> None:
+        """Keep a message; what is the same takes no room twice."""
+        self.frames[frame.run.first, frame.run.last, frame.first] = frame
+
+    def holds(self, frame: Data) -> bool:
+        """Return whether the same is here already."""
+        return (frame.run.first, frame.run.last, frame.first) in self.frames
+
+
+class _Tombstone(NamedTuple):
+    """Where a removed connection goes on, unless its sender has said that it is over.
+
+    ``pieces`` is what was acknowledged of a message that is not complete: its sender will not send
+    that again.
+    """
+
+    resume: int
+    closed: bool
+    pieces: tuple[object, ...] | None = None
+    begin: int = 0
+
+    def without_pieces(self) -> _Tombstone:
+        """Return the same without the pieces: what goes on there begins before them, and reports them as lost."""
+        return _Tombstone(self.begin, self.closed)
+
+
+class Connections:
+    """All connections of one member, in both directions."""
+
+    def __init__(
+        self, me: Address, config: Config, rng: Random, tickets: Tickets, credit: Credit
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.outgoing: dict[Address, Outgoing] = {}
+        self.incoming: dict[Address, Incoming] = {}
+        self._rng = rng
+        self._tickets = tickets
+        self._credit = credit
+        self.buried: list[tuple[Address, int]] = []
+        self._unknown: dict[Address, _Unknown] = {}
+        self._asked_ns: dict[Address, int] = {}
+        self._ended: dict[tuple[Address, int], _Tombstone] = {}
+        self._last_epoch = CONNECTION
+        self._reap_ns: int | None = None
+        self.view = 0
+
+    def outbounds(self) -> list[Outbound]:
+        """Return the sending half of every connection."""
+        return [entry.stream for entry in self.outgoing.values()]
+
+    def inbounds(self) -> list[Inbound]:
+        """Return the receiving half of every connection."""
+        return [entry.stream for entry in self.incoming.values()]
+
+    # On sending
+
+    def open(self, to: Address, context: Context) -> Outbound:
+        """Return the stream to ``to``, a new one if there is none."""
+        entry = self.outgoing.get(to)
+        if entry is None:
+            entry = self._new_outgoing(to, self._new_epoch(context.now_ns), context.now_ns)
+            context.event(Connected(to, entry.state, True))
+        return entry.stream
+
+    def _new_outgoing(self, to: Address, epoch: int, now_ns: int) -> Outgoing:
+        config = self.config
+        entry = self.outgoing[to] = Outgoing(now_ns)
+        entry.stream = Outbound(self.me, config, config.unicast_row, self._tickets, epoch, to)
+        entry.stream.view = self.view
+        entry.stream.connect()
+        entry.pieces = Pieces(config.max_message_bytes, ONE, epoch)
+        self._expect(entry)
+        return entry
+
+    def touch(self, to: Address, context: Context) -> None:
+        """Note that a message to ``to`` has got its number: a connection that was closing is open again."""
+        entry = self.outgoing[to]
+        if entry.touch(context.now_ns):
+            self._expect(entry)
+            context.event(Connected(to, State.OPEN, True))
+
+    def _new_epoch(self, now_ns: int) -> int:
+        """Return an epoch that is newer than all before: the time in milliseconds or so, and some drawn bits."""
+        drawn = self._rng.getrandbits(_DRAWN_BITS)
+        made = CONNECTION | ((now_ns >> _DRAWN_BITS << _DRAWN_BITS | drawn) & (CONNECTION - 1))
+        self._last_epoch = max(made, self._last_epoch + 1)
+        return self._last_epoch
+
+    # On reception
+
+    @staticmethod
+    def in_order(frames: Sequence[Frame]) -> list[Frame]:
+        """Return the frames of one datagram with those first that open a connection (U3-24)."""
+        return sorted(frames, key=lambda frame: not (isinstance(frame, Data) and frame.first))
+
+    def on_frame(
+        self, sender: Address, frame: Data | Tail | Gone | Close, context: Context
+    ) -> Inbound | None:
+        """Take in what ``sender`` says of its connection to this member; return its stream if it may have moved."""
+        if isinstance(frame, Close):
+            return self._on_close(sender, frame.epoch, context)
+        entry = self.incoming.get(sender)
+        if entry is None or entry.stream.epoch != frame.epoch:
+            entry = self._meet(sender, frame, context)
+            if entry is None:
+                return None
+        if isinstance(frame, Data):
+            if entry.touch(context.now_ns):
+                self._expect(entry)
+                context.event(Connected(sender, entry.state, False))
+            entry.stream.on_data(frame.run, frame.repair, context)
+        elif isinstance(frame, Tail):
+            entry.stream.on_tail(frame, self.me, context)
+        else:
+            entry.stream.on_gone(frame.low)
+        return entry.stream
+
+    def _meet(
+        self, sender: Address, frame: Data | Tail | Gone, context: Context
+    ) -> Incoming | None:
+        """Decide about a frame of an epoch that is not the present one; return the entry if it is from now on."""
+        ended = self._ended.get((sender, frame.epoch))
+        if ended is not None and ended.closed:
+            self._drop("closed", sender, frame, context)
+            return None
+        opening = isinstance(frame, Data) and frame.first
+        if sender in self.incoming:
+            confirmed = opening and self._answers(sender, frame)
+        else:
+            confirmed = opening or ended is not None
+        if not confirmed:
+            self._hold(sender, frame, context)
+            return None
+        return self._open(sender, frame.epoch, frame, context)
+
+    def _answers(self, sender: Address, frame: Data | Tail | Gone) -> bool:
+        """Return whether ``frame`` is the answer to the question for the first message of its epoch."""
+        unknown = self._unknown.get(sender)
+        asked = unknown is not None and unknown.epoch == frame.epoch and unknown.tries > 0
+        return asked and isinstance(frame, Data) and frame.repair
+
+    def _open(
+        self, sender: Address, epoch: int, frame: Data | Tail | Gone, context: Context
+    ) -> Incoming:
+        """Let ``epoch`` be the present one; it starts with ``frame``, or behind what was delivered of it before."""
+        self._bury(sender, context)
+        ended = self._ended.pop((sender, epoch), None)
+        start = 0 if ended is None else ended.resume
+        if isinstance(frame, Data) and frame.first:
+            start = max(start, frame.run.first - 1)
+        entry = self.incoming[sender] = Incoming(context.now_ns)
+        self._expect(entry)
+        entry.stream = Inbound(
+            sender, self.config, self.config.unicast_row, self._rng, start, 0, epoch
+        )
+        if ended is not None and ended.pieces is not None and start == ended.resume:
+            entry.stream.pieces.restore(ended.pieces)
+        context.event(Connected(sender, entry.state, False))
+        unknown = self._unknown.get(sender)
+        if unknown is not None and unknown.epoch == epoch:
+            del self._unknown[sender]
+            for early in unknown.frames.values():
+                entry.stream.on_data(early.run, early.repair, context)
+        return entry
+
+    def _hold(self, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+        """Keep a message of an epoch that is not confirmed, and plan to ask for its first; the newest epoch is kept."""
+        unknown = self._unknown.get(sender)
+        if unknown is not None and unknown.epoch > frame.epoch:
+            self._drop("early", sender, frame, context)
+            return
+        if unknown is None or unknown.epoch < frame.epoch:
+            self._forget_unknown(sender, context)
+            due_ns = context.now_ns + self.config.min_grace_ns
+            if sender in self._asked_ns:
+                due_ns = max(due_ns, self._asked_ns[sender] + self.config.sync_min_interval_ns)
+            unknown = self._unknown[sender] = _Unknown(frame.epoch, due_ns)
+        if not isinstance(frame, Data):
+            return
+        config = self.config
+        most = config.become_server_queue_size if config.retransmits else config.capacity
+        if unknown.holds(frame):
+            self._drop("duplicate", sender, frame, context)
+        elif len(unknown.frames) < most:
+            unknown.hold(frame)
+        else:
+            self._drop("early", sender, frame, context)
+
+    def _forget_unknown(self, sender: Address, context: Context) -> None:
+        """Drop what is kept of an epoch that is not confirmed, if there is one."""
+        unknown = self._unknown.pop(sender, None)
+        for frame in () if unknown is None else unknown.frames.values():
+            self._drop("early", sender, frame, context)
+
+    @staticmethod
+    def _drop(reason: str, sender: Address, frame: Data | Tail | Gone, context: Context) -> None:
+        if isinstance(frame, Data):
+            run = frame.run
+            context.drop(
+                reason,
+                sender,
+                run.first,
+                run.last,
+                peer=sender,
+                message_count=run.count,
+                epoch=CONNECTION,
+            )
+        else:
+            context.drop(reason, sender, peer=sender, epoch=CONNECTION)
+
+    def _on_close(self, sender: Address, epoch: int, context: Context) -> Inbound | None:
+        """End a connection as its sender says; return the stream of the next one if its first message is here."""
+        entry, unknown = self.incoming.get(sender), self._unknown.get(sender)
+        if unknown is not None and unknown.epoch == epoch:
+            self._forget_unknown(sender, context)
+            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+        elif entry is not None and entry.stream.epoch == epoch:
+            self._bury(sender, context, closed=True)
+            if unknown is not None and unknown.opening is not None:
+                return self._open(sender, unknown.epoch, unknown.opening, context).stream
+        elif (sender, epoch) in self._ended:
+            self._remember(sender, epoch, self._resume(sender, epoch), closed=True)
+        else:
+            context.drop("connection", sender, peer=sender, epoch=CONNECTION)
+        return None
+
+    def _resume(self, sender: Address, epoch: int) -> int:
+        ended = self._ended.get((sender, epoch))
+        return 0 if ended is None else ended.resume
+
+    def on_own(self, sender: Address, frame: Ack | Nak, context: Context) -> None:
+        """Take in what ``sender`` says of the connection from this member to it."""
+        entry = self.outgoing.get(sender)
+        if entry is None or entry.stream.epoch != frame.epoch:
+            context.drop("connection", self.me, peer=sender, epoch=CONNECTION)
+            if isinstance(frame, Nak):
+                context.transmit(sender, Close(self.me, frame.epoch))
+            return
+        stream = entry.stream
+        entry.since_ns = context.now_ns
+        if isinstance(frame, Nak):
+            stream.on_nak(sender, frame.ranges, context)
+            return
+        high = stream.window.high
+        stream.on_ack(sender, frame.seqno, frame.buffer_bytes, context)
+        if stream.window.high > high:
+            self.touch(sender, context)
+
+    # Closing
+
+    def close(self, peer: Address, context: Context) -> None:
+        """Let the connection to ``peer`` come to its end: what is not acknowledged is still sent again."""
+        entry = self.outgoing.get(peer)
+        if entry is not None and entry.state is State.OPEN:
+            self._begin_to_close(peer, entry, context)
+
+    def end(self, context: Context) -> None:
+        """End all connections without a word, and report what was not acknowledged: this life is over."""
+        for peer in list(self.outgoing):
+            self._end_outgoing(peer, "over", context, say=False)
+
+    def _begin_to_close(self, peer: Address, entry: Outgoing | Incoming, context: Context) -> None:
+        entry.state = State.CLOSING
+        entry.since_ns = context.now_ns
+        self._expect(entry)
+        context.event(Connected(peer, entry.state, isinstance(entry, Outgoing)))
+
+    def _end_outgoing(self, peer: Address, reason: str, context: Context, *, say: bool) -> None:
+        """Remove the connection to ``peer``; report what was not acknowledged and what was not even sent."""
+        entry = self.outgoing.pop(peer)
+        entry.state = State.CLOSED
+        stream = entry.stream
+        for ticket in stream.queue.tickets:
+            stream.give_up(ticket, reason, context)
+        first, last = stream.end(context)
+        if first <= last:
+            context.event(Undelivered(peer, first, last))
+        if say:
+            context.transmit(peer, Close(self.me, stream.epoch))
+        context.event(Connected(peer, entry.state, True))
+
+    def _bury(
+        self, peer: Address, context: Context, *, closed: bool = False, say: bool = False
+    ) -> None:
+        """Remove the connection from ``peer``; deliver what is consecutive, and remember where it ended."""
+        entry = self.incoming.pop(peer, None)
+        if entry is None:
+            return
+        entry.state = State.CLOSED
+        stream = entry.stream
+        if discarded := stream.abandon(self._credit, context):
+            context.event(Discarded(peer, discarded))
+        if say and stream.owed.owed:
+            stream.acknowledge(context)
+        stream.ended = True
+        self.buried.append(stream.key)
+        if closed or stream.window is None or stream.pieces.first is None:
+            self._remember(peer, stream.epoch, stream.resume, closed=closed)
+        else:
+            self._remember(peer, stream.epoch, stream.window.delivered, stream=stream)
+        context.event(Connected(peer, entry.state, False))
+
+    def _remember(
+        self,
+        peer: Address,
+        epoch: int,
+        resume: int,
+        *,
+        closed: bool = False,
+        stream: Inbound | None = None,
+    ) -> None:
+        self._ended.pop((peer, epoch), None)
+        pieces = None if stream is None else stream.pieces.snapshot()
+        self._ended[peer, epoch] = _Tombstone(
+            resume, closed, pieces, 0 if stream is None else stream.resume
+        )
+        if len(self._ended) > _MOST_TOMBSTONES:
+            del self._ended[next(iter(self._ended))]
+        if pieces is not None:
+            held = [key for key, ended in self._ended.items() if ended.pieces is not None]
+            for key in held[:-_MOST_HELD]:
+                self._ended[key] = self._ended[key].without_pieces()
+
+    def install(self, number: int, members: Iterable[Address], context: Context) -> None:
+        """End the connections with those that have left; nothing is sent to them any more (P-15)."""
+        self.view = number
+        present = set(members)
+        for peer in [peer for peer in self.outgoing if peer not in present]:
+            self._end_outgoing(peer, "departed", context, say=False)
+        for peer in [peer for peer in self.incoming if peer not in present]:
+            self._bury(peer, context)
+        for peer in [peer for peer in self._unknown if peer not in present]:
+            self._forget_unknown(peer, context)
+        self._asked_ns = {peer: at_ns for peer, at_ns in self._asked_ns.items() if peer in present}
+        for entry in self.outgoing.values():
+            entry.stream.view = number
+
+    # Every interval
+
+    @property
+    def reap_due_ns(self) -> int | None:
+        """When to look for a connection that comes into its next state: never too late, at worst when none does yet."""
+        return self._reap_ns if self.outgoing or self.incoming else None
+
+    def _expect(self, entry: _Entry) -> None:
+        """Plan to look when ``entry`` comes into its next state; activity only puts that off, and costs nothing."""
+        due_ns = entry.due_ns(self.config)
+        if due_ns is not None and (self._reap_ns is None or due_ns < self._reap_ns):
+            self._reap_ns = due_ns
+
+    def reap(self, context: Context) -> None:
+        """Let idle connections close, and remove those that have been closing for long enough."""
+        for peer, out in list(self.outgoing.items()):
+            if self._is_due(out, context.now_ns):
+                if out.state is State.OPEN:
+                    self._begin_to_close(peer, out, context)
+                elif peer == self.me and not out.stream.is_quiet:
+                    out.since_ns = context.now_ns  # only the own application has to make room
+                else:
+                    self._end_outgoing(peer, "closed", context, say=peer != self.me)
+        for peer, entry in list(self.incoming.items()):
+            if self._is_due(entry, context.now_ns):
+                if entry.state is State.OPEN:
+                    self._begin_to_close(peer, entry, context)
+                elif entry.stream.can_deliver or entry.stream.pieces.first is not None:
+                    entry.since_ns = (
+                        context.now_ns
+                    )  # to remove it would be to flood the application, or to lose pieces
+                else:
+                    self._bury(peer, context, say=True)
+        self._expect_all()
+
+    def _expect_all(self) -> None:
+        self._reap_ns = None
+        for entry in (*self.outgoing.values(), *self.incoming.values()):
+            self._expect(entry)
+
+    def _is_due(self, entry: _Entry, now_ns: int) -> bool:
+        due_ns = entry.due_ns(self.config)
+        return due_ns is not None and due_ns <= now_ns
+
+    @property
+    def ask_due_ns(self) -> int | None:
+        """When a sender is to be asked for the first message of its connection."""
+        if not self._unknown:
+            return None
+        return min((unknown.due_ns for unknown in self._unknown.values()), default=None)
+
+    def ask(self, context: Context) -> None:
+        """Ask for first messages, not more often than ``sync_min_interval`` (P-19); give up after a while (P-09)."""
+        for peer, unknown in list(self._unknown.items()):
+            if unknown.due_ns > context.now_ns:
+                continue
+            if unknown.tries >= MOST_QUESTIONS:
+                self._forget_unknown(peer, context)
+                continue
+            unknown.tries += 1
+            self._asked_ns[peer] = context.now_ns
+            unknown.due_ns = context.now_ns + self.config.sync_min_interval_ns
+            context.count("first.asked")
+            context.transmit(peer, Nak(peer, (), unknown.epoch))
+
+    def retune(self, config: Config, now_ns: int) -> None:
+        """Go on with retransmission switched on or off."""
+        self.config = config
+        for outbound in self.outbounds():
+            outbound.retune(config, now_ns)
+        for inbound in self.inbounds():
+            inbound.retune(config, now_ns)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the state as a hashable value, without times."""
+        out = tuple(
+            (to, entry.state, entry.stream.epoch, entry.stream.snapshot(), entry.pieces.snapshot())
+            for to, entry in self.outgoing.items()
+        )
+        into = tuple(
+            (origin, entry.state, entry.stream.epoch, entry.stream.snapshot())
+            for origin, entry in self.incoming.items()
+        )
+        held = tuple(
+            (peer, unknown.epoch, unknown.tries, *unknown.frames.values())
+            for peer, unknown in self._unknown.items()
+        )
+        return (out, into, held, tuple(self._ended.items()), self._last_epoch)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with every rest over."""
+        out, into, held, ended, self._last_epoch = snapshot  # type: ignore[assignment]
+        self.outgoing, self.incoming, self._unknown, self._asked_ns = {}, {}, {}, {}
+        row = self.config.unicast_row
+        for to, state, epoch, stream, pieces in out:  # type: ignore[attr-defined]
+            sending = self._new_outgoing(to, epoch, 0)
+            sending.state = state
+            sending.stream.restore(stream)
+            sending.pieces.restore(pieces)
+        for origin, state, epoch, stream in into:  # type: ignore[attr-defined]
+            receiving = self.incoming[origin] = Incoming(0)
+            receiving.state, receiving.stream = (
+                state,
+                Inbound(origin, self.config, row, self._rng, 0, 0, epoch),
+            )
+            receiving.stream.restore(stream)
+        for peer, epoch, tries, *frames in held:  # type: ignore[attr-defined]
+            unknown = self._unknown[peer] = _Unknown(epoch, 0)
+            unknown.tries = tries
+            for frame in frames:
+                unknown.hold(frame)
+        self._ended = dict(ended)  # type: ignore[call-overload]
+        self._expect_all()

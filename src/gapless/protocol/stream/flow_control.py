@@ -1,0 +1,140 @@
+"""How much of the window the buffers of the receivers can take (design rule 7).
+
+On sending a run: its bytes are added up, so that the bytes up to any seqno are known.
+
+On an ack: its member says how much its buffer takes beyond that ack. A sender has its share of it;
+so a member that is further ahead than others, or stores slowly what it has long taken off its
+buffer, does not count for more than it lacks. The smallest of what the members take limits the
+window. Bytes that only those need that are away fill nobody's buffer, and are not counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from gapless.run import LENGTH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from gapless.identity import Address
+    from gapless.protocol.stream.acks import AckTable
+    from gapless.run import Run
+
+_MOST_OLD = 256
+"""So many runs that everybody has are remembered before they are let go, all at once."""
+
+
+class Shares:
+    """The advertised buffers, and the bytes that were sent."""
+
+    __slots__ = ("_buffers", "_lasts", "_totals", "uneven")
+
+    def __init__(self) -> None:
+        self._buffers: dict[Address, int] = {}
+        self._lasts = [0]
+        self._totals = [0]
+        self.uneven = False
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def __contains__(self, member: Address) -> bool:
+        return member in self._buffers
+
+    def sent(self, run: Run, room_bytes: int) -> None:
+        """Add a run that goes out, ``room_bytes`` in a frame: as finely as receivers may acknowledge it."""
+        if run.size_bytes <= room_bytes:
+            self._lasts.append(run.last)
+            self._totals.append(self._totals[-1] + run.size_bytes)
+            return
+        before, first = self._totals[-1], run.first
+        cuts = run.cuts(room_bytes)
+        self._lasts += [first + tail - 1 for _, tail, _, _ in cuts]
+        self._totals += [before + end + LENGTH_BYTES * tail for _, tail, _, end in cuts]
+
+    def begin(self, runs: Iterable[Run], low: int) -> None:
+        """Begin anew with the runs of a window that begins behind ``low``."""
+        self._lasts, self._totals = [low], [0]
+        for run in runs:
+            self.sent(run, run.size_bytes)
+
+    def forget(self, low: int) -> None:
+        """Let go of what everybody has."""
+        if (old := bisect_right(self._lasts, low) - 1) > _MOST_OLD:
+            del self._lasts[:old]
+            del self._totals[:old]
+
+    def upto(self, seqno: int) -> int:
+        """Return the bytes of all runs that end at or before ``seqno``."""
+        return self._totals[max(0, bisect_right(self._lasts, seqno) - 1)]
+
+    def advertise(self, member: Address, buffer_bytes: int) -> bool:
+        """Take in how much the buffer of ``member`` takes; return whether that is news."""
+        if self._buffers.get(member) == buffer_bytes:
+            return False
+        self._buffers[member] = buffer_bytes
+        self._compare()
+        return True
+
+    def keep(self, members: Container[Address]) -> None:
+        """Forget the buffers of those that have left."""
+        self._buffers = {
+            member: size for member, size in self._buffers.items() if member in members
+        }
+        self._compare()
+
+    def _compare(self) -> None:
+        self.uneven = len(set(self._buffers.values())) > 1
+
+    def limit_bytes(
+        self, acks: AckTable, low: int, senders: int, least_bytes: int, default_bytes: int
+    ) -> int:
+        """Return how many bytes behind ``low`` fit the buffers, of which ``senders`` have a share."""
+        base_bytes = self.upto(low)
+        if not self.uneven:
+            buffer_bytes = next(iter(self._buffers.values()), default_bytes)
+            return (
+                max(buffer_bytes // senders, least_bytes)
+                + self.upto(max(acks.minimum, low))
+                - base_bytes
+            )
+        return min(
+            max(buffer_bytes // senders, least_bytes)
+            + self.upto(max(acks[member], low))
+            - base_bytes
+            for member, buffer_bytes in self._buffers.items()
+            if member in acks
+        )
+
+
+class Credit:
+    """Messages that the application has room for."""
+
+    __slots__ = ("_max_batch", "_max_unconsumed", "closed", "held", "outstanding")
+
+    def __init__(self, max_unconsumed: int, max_batch: int) -> None:
+        self._max_unconsumed = max_unconsumed
+        self._max_batch = max_batch
+        self.outstanding = 0
+        self.held = False
+        self.closed = False
+
+    def limit(self) -> int | None:
+        """Return how many messages the next delivery may hold; None means any number, 0 that it must wait."""
+        if self.closed:
+            return 0
+        if not self._max_unconsumed or self.held:
+            return self._max_batch or None
+        room = max(0, self._max_unconsumed - self.outstanding)
+        return min(room, self._max_batch) if self._max_batch else room
+
+    def spend(self, messages: int) -> None:
+        """Note that messages were handed out."""
+        if not self.held:
+            self.outstanding += messages
+
+    def refund(self, messages: int) -> None:
+        """Note that the application has consumed messages."""
+        self.outstanding = max(0, self.outstanding - messages)

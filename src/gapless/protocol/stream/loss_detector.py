@@ -1,0 +1,320 @@
+"""Gaps: when a receiver asks for what it misses.
+
+On noticing a gap: nothing is sent. The highest seqno missing now is remembered, and the gap has a
+grace in which reordered frames may still close it (R-02, the two-pass rule). The grace of what is
+only announced begins anew as long as the stream comes closer to it.
+
+Every pass (when a grace or a rest is over): what was remembered, outlived its grace and is still
+missing is asked for; what is missing anew is remembered, and its grace starts. A range that was
+asked for is asked again only after the retry time, doubled with every try, with jitter (P-11). Both
+times follow the measured round trip and never exceed ``xmit_interval``. The jitter is drawn once
+for a pass, so what was asked for together is asked for together again.
+
+On reception of a repair: the time since the question is a sample of the round trip, if the question
+was put only once (beside those that are known to be lost). Otherwise nobody knows which question it
+answers, and the next questions rest as long as this one did in the end, until one of them gives a
+sample (Karn's rule): a first guess that is far too short is found out. Repairs come in the order of
+the questions, lowest first. So what was asked for before, and is still missing, was lost on its
+way: it rests no longer than ``min_retry``, whatever the round trip, and is asked for as if for the
+first time. (Where questions go to several members, the answers have no order.) On reception of the
+original after all: the grace was too short, and grows to how late it came.
+
+With retransmission off nothing is ever asked for; a gap that is older than ``stall_after`` is
+reported (NR-18).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.protocol.stream import ranges
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.run import Run
+    from gapless.wire.frames import Range
+
+_MAX_DOUBLINGS = 16
+
+
+class RoundTrip:
+    """A smoothed round trip and its mean deviation, in the manner of TCP."""
+
+    __slots__ = ("deviation_ns", "late_ns", "measured", "rest_ns", "smoothed_ns")
+
+    def __init__(self, initial_ns: int) -> None:
+        self.smoothed_ns = initial_ns
+        self.deviation_ns = initial_ns // 2
+        self.measured = False
+        self.late_ns = 0
+        self.rest_ns = 0
+
+    def sample(self, round_trip_ns: int) -> None:
+        """Take one measurement in; the first takes the place of the initial guess."""
+        if not self.measured:
+            self.measured = True
+            self.smoothed_ns, self.deviation_ns = round_trip_ns, round_trip_ns // 2
+        error_ns = round_trip_ns - self.smoothed_ns
+        self.smoothed_ns += error_ns // 8
+        self.deviation_ns += (abs(error_ns) - self.deviation_ns) // 4
+        self.late_ns -= self.late_ns // 8
+        self.rest_ns = 0
+
+    def ambiguous(self, rest_ns: int) -> None:
+        """Note that a repair came after several questions; the last rested for ``rest_ns``, perhaps not long enough."""
+        self.rest_ns = max(self.rest_ns, 2 * rest_ns)
+
+    def late(self, late_ns: int) -> None:
+        """Note that a frame came ``late_ns`` after its gap was noticed, and after it was asked for."""
+        self.late_ns = max(self.late_ns, late_ns + late_ns // 4)
+
+
+class _Asked(NamedTuple):
+    first: int
+    last: int
+    asked_ns: int
+    again_ns: int
+    tries: int
+    noticed_ns: int
+    lost: int = 0
+    """So many of the tries are known to have been lost: nothing will come of them, and they say nothing of the rest."""
+
+    @property
+    def unanswered(self) -> int:
+        """How many of the tries may still be answered."""
+        return self.tries - self.lost
+
+
+class Gaps:
+    """What one receiver misses of one stream, and when it asks for it."""
+
+    __slots__ = (
+        "_asked",
+        "_config",
+        "_noticed_ns",
+        "_proof",
+        "_remembered",
+        "_ripe",
+        "_ripe_ns",
+        "_rng",
+        "due_ns",
+        "round_trip",
+    )
+
+    def __init__(self, config: Config, rng: Random) -> None:
+        self._config = config
+        self._rng = rng
+        self.round_trip = RoundTrip(config.initial_round_trip_ns)
+        self.due_ns: int | None = None
+        self._remembered = 0
+        self._noticed_ns = 0
+        self._proof = (0, 0)
+        self._ripe = 0
+        self._ripe_ns = 0
+        self._asked: list[_Asked] = []
+
+    @property
+    def grace_ns(self) -> int:
+        """How long a fresh gap may close by itself."""
+        config = self._config
+        if not config.retransmits:
+            return config.stall_after_ns
+        if not config.adaptive_grace:
+            return config.xmit_interval_ns
+        trip = self.round_trip
+        grace_ns = max(config.min_grace_ns, trip.smoothed_ns // 4 + trip.deviation_ns, trip.late_ns)
+        return min(grace_ns, config.xmit_interval_ns)
+
+    def _draw(self) -> float:
+        return (
+            self._rng.random()
+            if self._config.adaptive_grace and self._config.jitter_percent
+            else 0.0
+        )
+
+    def _retry_ns(self, tries: int, draw: float) -> int:
+        config = self._config
+        if not config.adaptive_grace:
+            return config.xmit_interval_ns
+        trip = self.round_trip
+        retry_ns = max(config.min_retry_ns, trip.smoothed_ns + 4 * trip.deviation_ns)
+        retry_ns = max(retry_ns << min(tries, _MAX_DOUBLINGS), trip.rest_ns)
+        retry_ns += int(retry_ns * draw * config.jitter_percent / 100)
+        return min(retry_ns, config.xmit_interval_ns)
+
+    def notice(self, highest: int, now_ns: int) -> None:
+        """Note that something up to ``highest`` is missing; its grace starts, unless a pass comes before it ends."""
+        if self.due_ns is None or self.due_ns > now_ns + self.grace_ns:
+            self.due_ns = now_ns + self.grace_ns
+            self._ripe_ns = self.due_ns
+            self._remembered = highest
+            self._noticed_ns = now_ns
+
+    @property
+    def remembered(self) -> int:
+        """The highest seqno that was missing when the gap that is watched was noticed."""
+        return self._remembered
+
+    @property
+    def noticed_ns(self) -> int:
+        """When the gap that is watched was noticed."""
+        return self._noticed_ns
+
+    def watch_on(self, now_ns: int) -> None:
+        """Report the same gap again, if it is still there then."""
+        self.due_ns = now_ns + self._config.stall_after_ns
+
+    def retune(self, config: Config) -> None:
+        """Go on under another configuration; what is watched is watched anew."""
+        self._config = config
+        self.close()
+
+    def postpone(self, tries: int, now_ns: int) -> None:
+        """Look again after a retry time: the question for the start of the stream was put ``tries`` times before."""
+        self.due_ns = now_ns + self._retry_ns(tries, self._draw())
+
+    def renew(self) -> None:
+        """Let the grace of what is missing begin anew when it is noticed next; questions rest as they do."""
+        self.due_ns = None
+
+    def close(self) -> None:
+        """Note that nothing is missing."""
+        self.due_ns = None
+        self._asked = []
+        self._proof = (0, 0)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the oldest gap that is open was noticed; None if nothing is missing."""
+        if self.due_ns is None:
+            return None
+        return min([self._noticed_ns, *(asked.noticed_ns for asked in self._asked)])
+
+    def arrived(self, run: Run, repair: bool, now_ns: int) -> int:
+        """Learn from data that was missing and may answer a question; return how often that was put."""
+        at = bisect_left(self._asked, (run.first,))
+        if at == len(self._asked) or self._asked[at].first > run.last:
+            return 0
+        asked = self._asked[at]
+        if not repair:
+            self.round_trip.late(now_ns - asked.noticed_ns)
+        elif asked.unanswered == 1:
+            self.round_trip.sample(now_ns - asked.asked_ns)
+            if self._config.adaptive_grace and not self._config.xmit_from_random_member:
+                self._prove(asked)
+        else:
+            self.round_trip.ambiguous(asked.again_ns - asked.asked_ns)
+        return asked.tries
+
+    def _prove(self, answered: _Asked) -> None:
+        """Note that a question was answered: what was asked for before it and has not come will not come.
+
+        The next pass leaves it the time of a retry all the same: of two repairs, one to all and one
+        to this member, the later may be the first to be read.
+        """
+        self._proof = max(self._proof, (answered.asked_ns, answered.first))
+        if self.due_ns is not None:
+            self.due_ns = min(self.due_ns, answered.asked_ns + self._config.min_retry_ns)
+
+    def _hasten(self) -> None:
+        """Let questions whose answer was lost rest no longer than they must."""
+        proof, least_ns = self._proof, self._config.min_retry_ns
+        self._asked = [
+            asked._replace(again_ns=asked.asked_ns + least_ns, lost=asked.tries)
+            if (asked.asked_ns, asked.first) < proof
+            else asked
+            for asked in self._asked
+        ]
+        self._proof = (0, 0)
+
+    def ask(self, missing: list[Range], now_ns: int) -> list[Range]:
+        """Return what to ask for now, out of everything ``missing``, lowest first; plan the next pass."""
+        if not missing:
+            self.close()
+            return []
+        if now_ns >= self._ripe_ns:
+            self._ripe = self._remembered
+        if self._proof > (0, 0):
+            self._hasten()
+        remembered = ranges.within(missing, 1, self._ripe)
+        still = [asked for asked in self._asked if ranges.meet(missing, asked.first, asked.last)]
+        resting = [(asked.first, asked.last) for asked in still if asked.again_ns > now_ns]
+        wanted = ranges.minus(remembered, resting)
+        wanted = ranges.first_seqnos(wanted, self._request_limit())
+        self._asked = self._questions(wanted, still, now_ns)
+        self._plan(missing, now_ns)
+        return wanted
+
+    def _request_limit(self) -> int:
+        return self._config.max_xmit_req_size or 1 << 31
+
+    def _questions(self, wanted: list[Range], before: list[_Asked], now_ns: int) -> list[_Asked]:
+        """Return every question that is open once ``wanted`` has been asked for.
+
+        A question whose rest is over, and which the request limit left out, stays as it is: its
+        tries count on.
+        """
+        done = wanted[-1][1] if wanted else 0
+        rested = [asked for asked in before if asked.again_ns <= now_ns]
+        left_out = [
+            asked._replace(first=max(asked.first, done + 1))
+            for asked in rested
+            if asked.last > done
+        ]
+        draw = self._draw()
+        asked = [self._question(first, last, rested, draw, now_ns) for first, last in wanted]
+        return sorted([old for old in before if old.again_ns > now_ns] + asked + left_out)
+
+    def _question(
+        self, first: int, last: int, rested: list[_Asked], draw: float, now_ns: int
+    ) -> _Asked:
+        at = max(0, bisect_left(rested, (first,)) - 1)
+        tries, unanswered, noticed_ns = 0, 0, self._noticed_ns
+        while at < len(rested) and rested[at].first <= last:
+            if rested[at].last >= first:
+                tries, noticed_ns = (
+                    max(tries, rested[at].tries),
+                    min(noticed_ns, rested[at].noticed_ns),
+                )
+                unanswered = max(unanswered, rested[at].unanswered)
+            at += 1
+        again_ns = now_ns + self._retry_ns(unanswered, draw)
+        return _Asked(first, last, now_ns, again_ns, tries + 1, noticed_ns, tries - unanswered)
+
+    def _plan(self, missing: list[Range], now_ns: int) -> None:
+        """Set the time of the next pass: the end of the shortest rest, or of the grace of what does not rest."""
+        highest = missing[-1][1]
+        resting = [entry for entry in self._asked if entry.again_ns > now_ns]
+        times_ns = [entry.again_ns for entry in resting]
+        if highest > self._remembered == self._ripe:
+            self._remembered = highest
+            self._noticed_ns = now_ns
+            self._ripe_ns = now_ns + self.grace_ns
+        if ranges.minus(missing, [(entry.first, entry.last) for entry in resting]):
+            times_ns.append(
+                self._ripe_ns if self._ripe < self._remembered else now_ns + self.grace_ns
+            )
+        self.due_ns = min(times_ns)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the questions contradict the law of this file."""
+        floor = 0
+        for asked in self._asked:
+            assert floor < asked.first <= asked.last, "questions do not overlap"
+            assert asked.again_ns >= asked.asked_ns + self._config.min_retry_ns, "questions rest"
+            floor = asked.last
+
+    def snapshot(self) -> tuple[bool, int]:
+        """Return the state without its times: in an exhaustive search every rest may be over at any moment."""
+        return (self.due_ns is not None, self._remembered if self.due_ns is not None else 0)
+
+    def restore(self, snapshot: tuple[bool, int]) -> None:
+        """Become what ``snapshot`` says, with every grace and rest over."""
+        noticed, self._remembered = snapshot
+        self.due_ns = 0 if noticed else None
+        self._ripe = self._ripe_ns = 0
+        self._proof = (0, 0)
+        self._asked = []

@@ -1,0 +1,97 @@
+"""Putting together a message that travelled in pieces.
+
+On taking a piece off the window: the first begins a message, the last ends it and hands it out
+whole. Pieces without their beginning (a stream that starts in the middle of a message) are left
+out. A message that grows beyond the limit is left out and reported; memory never holds more than
+the limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.protocol.ready import GROUP, Delivery, Oversized
+from gapless.run import BEGIN, END, PIECE
+
+if TYPE_CHECKING:
+    from gapless.protocol.ready_builder import Context
+    from gapless.run import Run
+
+_NONE, _OPEN, _TOO_LARGE = range(3)
+
+
+class Pieces:
+    """The message of one stream that is being put together."""
+
+    __slots__ = ("_epoch", "_first", "_held_bytes", "_kind", "_limit_bytes", "_parts", "_state")
+
+    def __init__(self, limit_bytes: int, kind: str = GROUP, epoch: int = 0) -> None:
+        self._limit_bytes = limit_bytes
+        self._kind = kind
+        self._epoch = epoch
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+        self._first = 0
+        self._state = _NONE
+
+    def add(self, run: Run, context: Context) -> Delivery | None:
+        """Take a piece; return the whole message if this was the last of it."""
+        if run.flags & BEGIN:
+            self.clear()
+            self._first, self._state = run.first, _OPEN
+        if self._state == _NONE:
+            context.drop("headless", run.origin, run.first, run.last, peer=run.origin)
+            return None
+        if self._state == _OPEN:
+            self._hold(run)
+        if not run.flags & END:
+            return None
+        return self._finish(run, context)
+
+    def _hold(self, run: Run) -> None:
+        self._held_bytes += len(run.payload)
+        if self._held_bytes > self._limit_bytes:
+            self._state, self._parts = _TOO_LARGE, []
+        else:
+            self._parts.append(run.payload)
+
+    def _finish(self, run: Run, context: Context) -> Delivery | None:
+        first, whole, too_large = self._first, b"".join(self._parts), self._state == _TOO_LARGE
+        self.clear()
+        if too_large:
+            context.event(Oversized(run.origin, first, run.last))
+            return None
+        flags = run.flags & ~(PIECE | BEGIN | END)
+        return Delivery(
+            run.origin,
+            first,
+            run.last,
+            whole,
+            self._kind,
+            self._epoch,
+            flags,
+            run.view,
+            run.sent_ns,
+        )
+
+    @property
+    def first(self) -> int | None:
+        """The seqno of the first piece of a message that is not complete, if there is one."""
+        return None if self._state == _NONE else self._first
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of a message that is not complete."""
+        return self._held_bytes
+
+    def clear(self) -> None:
+        """Forget the pieces held."""
+        self._parts, self._held_bytes, self._first, self._state = [], 0, 0, _NONE
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state as a hashable value."""
+        return (self._first, self._state, self._held_bytes, *self._parts)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says."""
+        self._first, self._state, self._held_bytes, *self._parts = snapshot  # type: ignore[assignment]

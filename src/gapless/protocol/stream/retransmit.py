@@ -1,0 +1,153 @@
+"""Repairs: what an origin sends again.
+
+On a nak from P: of what is asked for and still stored, everything is sent again, lowest first, but
+for what was repaired to P, or to all, a moment ago (another nak for it is on its way or was
+duplicated), and but for what is over the byte budget of this interval; the receiver will ask again.
+What is purged is answered "gone".
+
+What nobody asked for (a last message, one to be acknowledged) gives way once to what was asked for
+and held back.
+
+A repair goes to the one that asked, or to all (``use_mcast_xmit``); ``auto`` sends to all as soon
+as a second member asks for the same within the moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.protocol import buggify
+from gapless.protocol.stream import ranges
+from gapless.wire.codec import run_room_bytes
+from gapless.wire.frames import Data
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.identity import Address
+    from gapless.protocol.ready_builder import Context
+    from gapless.protocol.stream.window import Window
+    from gapless.run import Run
+    from gapless.wire.frames import Range
+
+
+class _Done(NamedTuple):
+    first: int
+    last: int
+    to: Address | None
+    at_ns: int
+
+
+class Answer(NamedTuple):
+    """What a nak leads to: runs to send, and what was held back and why."""
+
+    to: Address | None
+    runs: list[Run]
+    repeated: list[Range]
+    over_budget: list[Range]
+
+
+class Repairs:
+    """The memory of recent repairs, and the budget."""
+
+    __slots__ = (
+        "_config",
+        "_interval_ns",
+        "_recent",
+        "_room_bytes",
+        "_spent_bytes",
+        "_to_one",
+        "starved",
+        "suppress_ns",
+    )
+
+    def __init__(self, config: Config, epoch: int = 0, *, to_one: bool = False) -> None:
+        self._config = config
+        self._to_one = to_one
+        self._room_bytes = run_room_bytes(config.max_frame_bytes, epoch)
+        self.starved = False
+        self.suppress_ns = config.min_retry_ns // 2
+        self._recent: list[_Done] = []
+        self._interval_ns = 0
+        self._spent_bytes = 0
+
+    def answer(
+        self,
+        requester: Address,
+        asked: list[Range],
+        window: Window,
+        now_ns: int,
+        *,
+        to_all: bool = False,
+    ) -> Answer:
+        """Decide what ``requester`` gets of ``asked``; ``to_all``: so does everybody, if that is to be chosen."""
+        self._recent = [done for done in self._recent if now_ns - done.at_ns < self.suppress_ns]
+        to = self._destination(requester, asked)
+        if to_all and self._config.use_mcast_xmit == "auto" and not self._to_one:
+            to = None
+        done = [
+            (entry.first, entry.last)
+            for entry in self._recent
+            if entry.to is None or entry.to == requester
+        ]
+        wanted = ranges.minus(asked, ranges.merged(done))
+        runs: list[Run] = []
+        over_budget: list[Range] = []
+        found = (run for first, last in wanted for run in window.get(first, last))
+        # What came together, or from one with larger frames, may be stored as a run that is larger
+        # than a frame.
+        for run in (part for whole in found for part in whole.framed(self._room_bytes)):
+            if self.spend(run.size_bytes, now_ns):
+                runs.append(run)
+                self._recent.append(_Done(run.first, run.last, to, now_ns))
+            else:
+                over_budget.append((run.first, run.last))
+        self.starved = bool(over_budget)
+        return Answer(to, runs, ranges.minus(asked, wanted), over_budget)
+
+    def retune(self, config: Config) -> None:
+        """Go on under another configuration."""
+        self._config = config
+
+    def _destination(self, requester: Address, asked: list[Range]) -> Address | None:
+        choice = "never" if self._to_one else self._config.use_mcast_xmit
+        if choice != "auto":
+            return None if choice == "always" else requester
+        others = [(entry.first, entry.last) for entry in self._recent if entry.to != requester]
+        return None if ranges.minus(asked, ranges.merged(others)) != asked else requester
+
+    def spend(self, size_bytes: int, now_ns: int) -> bool:
+        """Take ``size_bytes`` out of the budget of this interval; return whether they were there."""
+        if now_ns - self._interval_ns >= self._config.xmit_interval_ns:
+            self._interval_ns = now_ns
+            self._spent_bytes = 0
+        if self._spent_bytes + size_bytes > self._config.repair_budget_bytes:
+            return False
+        self._spent_bytes += size_bytes
+        return True
+
+    def forget(self) -> None:
+        """Forget what was repaired lately: in an exhaustive search every moment may be over."""
+        self._recent = []
+        self._spent_bytes = 0
+        self.starved = False
+
+
+def send_repairs(
+    repairs: Repairs,
+    window: Window,
+    peer: Address,
+    asked: list[Range],
+    epoch: int,
+    origin: Address,
+    context: Context,
+) -> None:
+    """Answer a nak of ``peer`` for ``asked``, all of which lies in the window or nowhere."""
+    to_all = context.rarely(buggify.REPAIR_TO_ALL)
+    answer = repairs.answer(peer, asked, window, context.now_ns, to_all=to_all)
+    for run in answer.runs:
+        context.step("REPAIR", origin, run.first, run.last, peer=answer.to, epoch=epoch, run=run)
+        context.transmit(answer.to, Data(run, True, epoch))
+        context.count("sent.repair")
+    for reason, held in (("repeat", answer.repeated), ("budget", answer.over_budget)):
+        for first, last in held:
+            context.step("SUPPRESSED", origin, first, last, peer=peer, reason=reason, epoch=epoch)

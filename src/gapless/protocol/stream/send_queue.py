@@ -1,0 +1,275 @@
+"""Sends that wait for room, first come, first served; and the packing of messages into runs.
+
+On sending: the messages join the queue. While the window has room, messages from the head of the
+queue are packed into runs; only then are they numbered (P-06, P-14). So a send that is cancelled or
+times out leaves no hole, and the order on the wire is the order of the numbers. A run may be larger
+than a frame: it is numbered and stored as one, and cut into frames on its way out, unless the
+transport takes it whole (context.py).
+
+A message larger than a frame becomes pieces, each with a seqno of its own. Once its first piece has
+a number the message is accepted: the rest follows as room comes, and it cannot be cancelled any
+more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.payloads import Payloads
+from gapless.protocol.ready import GivenUp
+from gapless.run import BEGIN, END, LENGTH_BYTES, MAX_PART_BYTES, PIECE
+from gapless.wire.codec import RUN_MAX_COUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Batch(NamedTuple):
+    """What goes into one run, still without numbers."""
+
+    messages: Sequence[bytes]
+    flags: int
+    shares: list[tuple[Waiting, int]]
+    each_bytes: int | None = None
+    """The length of every message, if that is known to be the same."""
+
+
+def costs_bytes(messages: Payloads) -> Sequence[int]:
+    """Return what the first 0, 1, 2, … of the messages cost in a window."""
+    if messages.alike:
+        step = messages.longest_bytes + LENGTH_BYTES
+        return range(0, step * len(messages) + 1, step)
+    return list(accumulate([size + LENGTH_BYTES for size in messages.sizes], initial=0))
+
+
+class Waiting:
+    """One send in the queue: its messages and how far they have been taken."""
+
+    __slots__ = (
+        "blocked",
+        "costs",
+        "deadline_ns",
+        "first",
+        "flags",
+        "given_up",
+        "last",
+        "longest_bytes",
+        "messages",
+        "offset",
+        "since_ns",
+        "taken",
+        "ticket",
+    )
+
+    def __init__(
+        self, ticket: int, messages: Payloads, flags: int, deadline_ns: int | None
+    ) -> None:
+        self.ticket = ticket
+        self.messages: tuple[bytes, ...] = messages
+        self.flags = flags
+        self.deadline_ns = deadline_ns
+        self.longest_bytes = messages.longest_bytes + LENGTH_BYTES
+        self.costs = costs_bytes(messages)
+        self.taken = 0
+        self.offset = 0
+        self.first = self.last = 0
+        self.blocked = False
+        self.since_ns = 0
+        self.given_up = False
+
+    @property
+    def cost_bytes(self) -> int:
+        """What all its messages cost in a window."""
+        return self.costs[-1]
+
+    @property
+    def done(self) -> bool:
+        """Whether every message has been taken."""
+        return self.taken == len(self.messages)
+
+    def number(self, first: int, last: int) -> None:
+        """Note that messages of this send have become ``first .. last``."""
+        self.first = self.first or first
+        self.last = last
+
+
+class Tickets:
+    """Numbers the sends of one member, whichever way they go."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def take(self) -> int:
+        """Return the next ticket."""
+        self._next += 1
+        return self._next - 1
+
+
+class SendQueue:
+    """The sends that have not been numbered completely."""
+
+    __slots__ = ("_most_bytes", "_tickets", "_waiting", "room_bytes")
+
+    def __init__(
+        self, room_bytes: int, tickets: Tickets | None = None, most_bytes: int = 0
+    ) -> None:
+        """Begin; a frame has room for ``room_bytes`` of a run, and a run may have ``most_bytes`` if that is more."""
+        self.room_bytes = min(room_bytes, MAX_PART_BYTES)
+        self._most_bytes = max(self.room_bytes, most_bytes)
+        self._waiting: deque[Waiting] = deque()
+        self._tickets = tickets or Tickets()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, messages: Sequence[bytes], flags: int, deadline_ns: int | None) -> Waiting:
+        """Queue ``messages`` behind everything that waits already."""
+        waiting = Waiting(self._tickets.take(), Payloads.of(messages), flags, deadline_ns)
+        self._waiting.append(waiting)
+        return waiting
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """Return the queue, head first."""
+        return tuple(self._waiting)
+
+    @property
+    def under_way(self) -> Waiting | None:
+        """The send whose message has gone out in part, if there is one."""
+        return self._waiting[0] if self._waiting and self._waiting[0].offset else None
+
+    def slots(self, messages: Payloads) -> int:
+        """Return how many seqnos ``messages`` take."""
+        piece_bytes = self.room_bytes - LENGTH_BYTES
+        if messages.longest_bytes <= piece_bytes:
+            return len(messages)
+        return sum(max(1, -(-size // piece_bytes)) for size in messages.sizes)
+
+    def next_batch(self, room: int, room_bytes: int | None, empty: bool) -> Batch | None:
+        """Take the next run's worth from the head: at most ``room`` messages and ``room_bytes`` bytes.
+
+        ``empty`` says that nothing is outstanding: then one message goes however large it is, or it
+        would never go.
+        """
+        if not self._waiting or room <= 0:
+            return None
+        room = min(room, RUN_MAX_COUNT)
+        limit_bytes = self._most_bytes if room_bytes is None else min(self._most_bytes, room_bytes)
+        head = self._waiting[0]
+        if head.offset or head.costs[head.taken + 1] - head.costs[head.taken] > self.room_bytes:
+            return self._next_piece(head, None if empty else room_bytes)
+        return self._next_whole(head.flags, room, limit_bytes, empty)
+
+    def _next_piece(self, head: Waiting, room_bytes: int | None) -> Batch | None:
+        message = head.messages[head.taken]
+        start, end = head.offset, min(head.offset + self.room_bytes - LENGTH_BYTES, len(message))
+        if room_bytes is not None and end - start + LENGTH_BYTES > room_bytes:
+            return None
+        flags = head.flags | PIECE | (0 if start else BEGIN)
+        head.offset = end
+        if end == len(message):
+            flags |= END
+            head.offset = 0
+            head.taken += 1
+        self._pop_if_done()
+        return Batch((message[start:end],), flags, [(head, 1)])
+
+    def _next_whole(self, flags: int, room: int, limit_bytes: int, empty: bool) -> Batch | None:
+        messages: list[bytes] = []
+        shares: list[tuple[Waiting, int]] = []
+        while self._waiting and self._waiting[0].flags == flags and room > 0:
+            head = self._waiting[0]
+            start = head.taken
+            if head.longest_bytes > self.room_bytes:
+                limit_bytes = min(
+                    limit_bytes, self.room_bytes
+                )  # so a message that goes in pieces ends the run
+            end = bisect_right(head.costs, head.costs[start] + limit_bytes, start) - 1
+            if end <= start and empty and not messages:
+                end = start + 1
+            end = min(end, start + room)
+            if end <= start:
+                break
+            messages += head.messages[start:end]
+            room -= end - start
+            limit_bytes -= head.costs[end] - head.costs[start]
+            head.taken = end
+            shares.append((head, end - start))
+            self._pop_if_done()
+            if not head.done:
+                break
+        if not messages:
+            return None
+        costs = shares[0][0].costs
+        alike = len(shares) == 1 and isinstance(costs, range)
+        return Batch(messages, flags, shares, costs[1] - LENGTH_BYTES if alike else None)
+
+    def _pop_if_done(self) -> None:
+        if self._waiting[0].done:
+            self._waiting.popleft()
+
+    def give_up(self, ticket: int, reason: str) -> GivenUp | None:
+        """End a waiting send; return what became of it, or None if no such send waits.
+
+        A message that is under way in pieces stays: it was accepted with its first piece.
+        """
+        waiting = next((waiting for waiting in self._waiting if waiting.ticket == ticket), None)
+        if waiting is None or waiting.given_up:
+            return None
+        if waiting.offset:
+            keep = waiting.taken + 1
+            waiting.messages = waiting.messages[:keep]
+            waiting.costs = waiting.costs[: keep + 1]
+            waiting.deadline_ns = None
+            waiting.given_up = True
+            return GivenUp(ticket, keep, reason)
+        self._waiting.remove(waiting)
+        return GivenUp(ticket, waiting.taken, reason)
+
+    def restart(self) -> int:
+        """Begin the numbers anew; return how many of the old ones a message in pieces had: it is sent again whole."""
+        pieces = 0
+        for waiting in self._waiting:
+            pieces += -(-waiting.offset // (self.room_bytes - LENGTH_BYTES))
+            waiting.offset = waiting.first = waiting.last = 0
+        return pieces
+
+    @property
+    def tickets(self) -> list[int]:
+        """The sends that wait, in order."""
+        return [waiting.ticket for waiting in self._waiting]
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Return the tickets whose time is over."""
+        return [
+            waiting.ticket
+            for waiting in self._waiting
+            if waiting.deadline_ns is not None and waiting.deadline_ns <= now_ns
+        ]
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """The earliest deadline of a waiting send."""
+        return min(
+            (waiting.deadline_ns for waiting in self._waiting if waiting.deadline_ns is not None),
+            default=None,
+        )
+
+    def snapshot(self) -> tuple[tuple[object, ...], ...]:
+        """Return what still waits as a hashable value."""
+        return tuple(
+            (waiting.flags, waiting.offset, waiting.first, *waiting.messages[waiting.taken :])
+            for waiting in self._waiting
+        )
+
+    def restore(self, snapshot: tuple[tuple[object, ...], ...]) -> None:
+        """Become what ``snapshot`` says; tickets are numbered anew."""
+        self._waiting = deque()
+        for flags, offset, first, *messages in snapshot:
+            waiting = self.put(messages, flags, None)  # type: ignore[arg-type]
+            waiting.offset, waiting.first = offset, first  # type: ignore[assignment]
+            waiting.blocked = True

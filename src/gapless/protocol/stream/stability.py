@@ -1,0 +1,228 @@
+"""Stability: how a group finds out what everybody has delivered, where no acks say so.
+
+Every interval, and whenever many bytes have been received: a member that holds something unstable
+votes. It tells the coordinator (the first member of the view) how far it has delivered each stream,
+and how far it knows it to go.
+
+On reception of a vote of this view: the coordinator keeps the newest vote of every member. The
+minimum of *delivered* over all members, never of what they have merely received (N7-25), is stable;
+when it has risen, it is told to all. A voter to whom it is no news is told again of what it named:
+it would not have voted had it heard. A vote costs time by what it names, not by how many members
+there are: the minimum is looked for only when the last one at it has moved on.
+
+On reception of a stability message of this view: every stream is purged up to there, never beyond
+what was delivered here; what exists and is not here is a gap like any other.
+
+On a view: all votes are void. Votes only ever rise and are kept until then, so a lost vote or a
+lost message delays a round by an interval and cannot wedge the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.wire.codec import ADDRESSED_HEADER_BYTES, PROGRESS_BYTES, PROGRESS_OVERHEAD_BYTES
+from gapless.wire.frames import Progress, Stable, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.identity import Address, Digest, Marks, View
+    from gapless.protocol.ready_builder import Context
+
+_UNKNOWN = (-1, 0)
+"""The entry of one who has not voted."""
+
+
+def _progress(digest: Iterable[tuple[Address, Marks]]) -> list[Progress]:
+    return [Progress(origin, marks.delivered, marks.high) for origin, marks in digest]
+
+
+class Stability:
+    """The votes of one member, and the table of all votes at the coordinator."""
+
+    def __init__(self, me: Address, config: Config, rng: Random) -> None:
+        self.me = me
+        self.config = config
+        self._rng = rng
+        self._view: View | None = None
+        self._votes: dict[Address, dict[Address, tuple[int, int]]] = {}
+        self._stable: dict[Address, tuple[int, int]] = {}
+        self._highs: dict[Address, int] = {}
+        # How many members hold each stream where it is: only when the last of them moves on, the
+        # minimum rises.
+        self._lagging: dict[Address, int] = {}
+        self._received_bytes = 0
+        self._received = 0
+        self.due_ns: int | None = None
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._view is None else self._view.id.number
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether the votes come here."""
+        return self._view is not None and self._view.members[0] == self.me
+
+    def install(self, view: View) -> None:
+        """Begin anew: votes of another view count for nothing."""
+        self._view = view
+        self._votes = {}
+        self._stable = {}
+        self._highs = {}
+        self._lagging = dict.fromkeys(view.members, len(view.members))
+        self.due_ns = None
+        self._received_bytes = self._received = 0
+
+    def received(self, messages: int, size_bytes: int) -> bool:
+        """Note what was delivered; return whether it is so much that a vote is due at once."""
+        self._received += messages
+        self._received_bytes += size_bytes
+        # A sender that waits for room must not have to wait for the interval too.
+        most_bytes = min(self.config.stability_bytes, self.config.window_bytes // 4)
+        return self._received_bytes >= most_bytes or 4 * self._received >= self.config.reach
+
+    def plan(self, now_ns: int, *, unstable: bool) -> None:
+        """Plan the next vote while something is unstable, and none otherwise."""
+        if not unstable:
+            self.due_ns = None
+        elif self.due_ns is None:
+            interval_ns, jitter = self.config.stability_interval_ns, self.config.jitter_percent
+            draw_ns = int(interval_ns * self._rng.random() * jitter / 100) if jitter else 0
+            self.due_ns = now_ns + interval_ns - draw_ns
+
+    def vote(self, digest: Digest, context: Context) -> list[Progress]:
+        """Tell the coordinator how far every stream has come; return what became stable, if that is this member."""
+        self.due_ns = None
+        self._received_bytes = self._received = 0
+        assert self._view is not None
+        progress = _progress(sorted(digest.items()))
+        coordinator = self._view.members[0]
+        if coordinator == self.me:
+            return self.on_vote(
+                self.me, Vote(self.me, self._number, tuple(progress)), digest.get, context
+            )
+        for part in self._parts(progress):
+            context.step("VOTE_OUT", self.me, peer=coordinator)
+            context.transmit(coordinator, Vote(self.me, self._number, part))
+        return []
+
+    def _parts(self, progress: list[Progress]) -> Iterable[tuple[Progress, ...]]:
+        room_bytes = self.config.max_frame_bytes - ADDRESSED_HEADER_BYTES - PROGRESS_OVERHEAD_BYTES
+        most = max(1, room_bytes // PROGRESS_BYTES)
+        return (tuple(progress[at : at + most]) for at in range(0, len(progress), most))
+
+    def on_vote(
+        self, peer: Address, vote: Vote, marks: Callable[[Address], Marks | None], context: Context
+    ) -> list[Progress]:
+        """Take a vote in; return what became stable by it. The own marks of the streams it names count anew."""
+        if vote.view != self._number or not self.is_coordinator:
+            context.drop("other view" if vote.view != self._number else "not mine", peer=peer)
+            return []
+        context.step("VOTE_IN", self.me, peer=peer)
+        moved = self._note(peer, vote.progress)
+        if peer != self.me:
+            own = ((origin, marks(origin)) for origin, *_ in vote.progress)
+            moved |= self._note(
+                self.me, _progress((origin, found) for origin, found in own if found is not None)
+            )
+        fresh = self._risen(moved)
+        if fresh:
+            self._tell(None, fresh, context)
+        elif peer != self.me:
+            told = ((origin, self._stable.get(origin, _UNKNOWN)) for origin, *_ in vote.progress)
+            self._tell(
+                peer, [Progress(origin, *marks) for origin, marks in told if marks[1]], context
+            )
+        return fresh
+
+    def _note(self, voter: Address, progress: Iterable[Progress]) -> dict[Address, None]:
+        """Let the entries of ``voter`` rise; return the streams of which one did. Those of no member are left out."""
+        table = self._votes.setdefault(voter, {})
+        moved: dict[Address, None] = {}
+        for origin, delivered, high in progress:
+            before = table.get(origin, _UNKNOWN)
+            if origin not in self._lagging or (delivered <= before[0] and high <= before[1]):
+                continue
+            table[origin] = after = max(before[0], delivered), max(before[1], high)
+            self._highs[origin] = max(self._highs.get(origin, 0), high)
+            moved[origin] = None
+            if before[0] <= self._stable.get(origin, _UNKNOWN)[0] < after[0]:
+                self._lagging[origin] -= 1
+        return moved
+
+    def _risen(self, moved: Iterable[Address]) -> list[Progress]:
+        """Return those of ``moved`` of which more is stable, or exists, than was told, and learn it."""
+        fresh = []
+        for origin in moved:
+            before = self._stable.get(origin, _UNKNOWN)
+            if not self._lagging[origin]:
+                self._stable[origin] = (
+                    min(table[origin][0] for table in self._votes.values()),
+                    self._highs[origin],
+                )
+                self._lagging[origin] = self._count_lagging(origin)
+            elif origin in self._stable:
+                self._stable[origin] = before[0], self._highs[origin]
+            after = self._stable.get(origin, _UNKNOWN)
+            if after != before and after[1]:
+                fresh.append(Progress(origin, *after))
+        return fresh
+
+    def _count_lagging(self, origin: Address) -> int:
+        """Return how many members have not said that they went beyond what is stable: while some have not, it is."""
+        assert self._view is not None
+        stable = self._stable.get(origin, _UNKNOWN)[0]
+        votes = (
+            self._votes.get(member, {}).get(origin, _UNKNOWN)[0] for member in self._view.members
+        )
+        return sum(delivered <= stable for delivered in votes)
+
+    def _tell(self, to: Address | None, progress: list[Progress], context: Context) -> None:
+        for part in self._parts(sorted(progress)):
+            context.step("STABLE_OUT", self.me, peer=to)
+            context.transmit(to, Stable(self.me, self._number, part))
+
+    def accepts(self, peer: Address, stable: Stable, context: Context) -> bool:
+        """Return whether a stability message counts: it is of this view, and from its coordinator."""
+        if stable.view != self._number or self._view is None or peer != self._view.members[0]:
+            context.drop(
+                "other view" if stable.view != self._number else "not coordinator", peer=peer
+            )
+            return False
+        context.step("STABLE_IN", self.me, peer=peer)
+        return True
+
+    def behind(self, origin: Address, seqno: int) -> tuple[Address, ...]:
+        """Return the members that have not voted to have delivered ``seqno`` of ``origin``, where that is known."""
+        if not self.is_coordinator or self._view is None:
+            return ()
+        votes = (
+            (member, self._votes.get(member, {}).get(origin, (0, 0))[0])
+            for member in self._view.members
+        )
+        return tuple(member for member, delivered in votes if delivered < seqno)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state as a hashable value, without times."""
+        votes = tuple(
+            (member, *sorted(table.items())) for member, table in sorted(self._votes.items())
+        )
+        received = self._received, self._received_bytes
+        return (self.due_ns is not None, votes, tuple(sorted(self._stable.items())), received)
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Become what ``snapshot`` says, with the next vote due."""
+        due, votes, stable, received = snapshot
+        self.due_ns = 0 if due else None
+        self._votes = {member: dict(table) for member, *table in votes}  # type: ignore[attr-defined]
+        self._stable = dict(stable)  # type: ignore[call-overload]
+        self._received, self._received_bytes = received  # type: ignore[misc]
+        self._highs = {origin: high for origin, (_, high) in self._stable.items()}
+        for table in self._votes.values():
+            for origin, (_, high) in table.items():
+                self._highs[origin] = max(self._highs.get(origin, 0), high)
+        self._lagging = {origin: self._count_lagging(origin) for origin in self._lagging}

@@ -1,0 +1,382 @@
+"""The window: what is stored of one stream, and the three marks ``low <= delivered <= high``.
+
+One type serves sender and receiver, multicast and unicast. What a window does with a delivered run
+is its only
+difference: a sender's window keeps it until it is purged (``keep=True``, low = acknowledged by
+everybody), a receiver's window lets it go (low = delivered).
+
+On adding a run: each message is taken that is new and in the acceptance range, low+1 up to the
+policy's ceiling, and whose bytes fit. The rest is refused and counted by reason: ``old`` (at or
+below low), ``duplicate`` (stored already), ``far`` (beyond the ceiling), ``full`` (from the first
+message on whose bytes do not fit). A refused message does not move high.
+
+On taking: runs are handed out from delivered+1 up to the first gap, and delivered moves.
+
+On purging: low moves up to the mark, never past delivered unless forced, and never back.
+
+The bytes of a run that is next in line, that is to say starts at delivered+1, are always taken: it
+is handed out at once, and refusing it would stop the stream for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gapless.errors import LocalProtocolError
+from gapless.identity import Address, Marks
+from gapless.run import Run
+
+if TYPE_CHECKING:
+    from gapless.wire.frames import Range
+
+_COMPACT_AT = 64
+_SMALL_COUNT = 16
+# What a named tuple's own constructor calls; the call in between costs as much as the rest of a
+# plain add.
+_make = tuple.__new__
+_ERASED = Run(Address(0, 0), 0, b"", b"")
+"""Stands in the place of an erased run until the lists are cut, so that the bytes are free at once."""
+
+
+class Policy(Protocol):
+    """How far ahead of its marks a window accepts messages."""
+
+    def ceiling(self, low: int, delivered: int) -> int:
+        """Return the highest seqno that is accepted."""
+        ...
+
+
+class Fixed(NamedTuple):
+    """Exactly ``capacity`` messages: low+1 .. low+capacity."""
+
+    capacity: int
+
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for all policies
+        """Return low + capacity."""
+        return low + self.capacity
+
+
+class Growing(NamedTuple):
+    """As many messages as come, but no seqno further than ``far_limit`` ahead of what was delivered."""
+
+    far_limit: int
+
+    def ceiling(self, low: int, delivered: int) -> int:  # noqa: ARG002 - one interface for all policies
+        """Return delivered + far_limit."""
+        return delivered + self.far_limit
+
+
+class Added(NamedTuple):
+    """What became of the messages of a run, in numbers."""
+
+    accepted: int
+    duplicate: int = 0
+    old: int = 0
+    far: int = 0
+    full: int = 0
+
+
+Snapshot = tuple[int, int, int, int | None, tuple[Run, ...]]
+
+
+class Window:
+    """Runs of one stream between ``low`` and the ceiling of its policy."""
+
+    __slots__ = (
+        "_firsts",
+        "_head",
+        "_runs",
+        "delivered",
+        "high",
+        "keep",
+        "low",
+        "max_bytes",
+        "policy",
+        "stored",
+        "stored_bytes",
+    )
+
+    def __init__(
+        self, policy: Policy, *, offset: int = 0, keep: bool = False, max_bytes: int | None = None
+    ) -> None:
+        self.policy = policy
+        self.keep = keep
+        self.max_bytes = max_bytes
+        self.low = self.delivered = self.high = offset
+        self.stored = 0
+        self.stored_bytes = 0
+        self._runs: list[Run] = []
+        self._firsts: list[int] = []
+        self._head = 0
+
+    @property
+    def marks(self) -> Marks:
+        """The three marks."""
+        return Marks(self.low, self.delivered, self.high)
+
+    @property
+    def ceiling(self) -> int:
+        """The highest seqno that is accepted now."""
+        return self.policy.ceiling(self.low, self.delivered)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The stored runs in order of seqno."""
+        return tuple(self._runs[self._head :])
+
+    @property
+    def next_is_there(self) -> bool:
+        """Whether the message after delivered is stored."""
+        at = self._index(self.delivered + 1)
+        return at < len(self._runs) and self._runs[at].first <= self.delivered + 1
+
+    @property
+    def deliverable(self) -> int:
+        """The end of the consecutive stretch after delivered (I-02)."""
+        end = self.delivered
+        at = self._index(end + 1)
+        while at < len(self._runs) and self._runs[at].first <= end + 1:
+            end = max(end, self._runs[at].last)
+            at += 1
+        return end
+
+    def room(self) -> int:
+        """Return how many more messages could be numbered after high."""
+        return max(0, self.ceiling - self.high)
+
+    def room_bytes(self) -> int | None:
+        """Return how many more bytes fit, or None without a byte limit; an empty window takes any one message."""
+        return None if self.max_bytes is None else max(0, self.max_bytes - self.stored_bytes)
+
+    def add(self, run: Run) -> Added:
+        """Store what is new of ``run``; return what became of each of its messages."""
+        first, last = run.first, run.last
+        ceiling = self.policy.ceiling(self.low, self.delivered)
+        if first > self.high and last <= ceiling:
+            stored_bytes = self.stored_bytes + run.size_bytes
+            if (
+                self.max_bytes is None
+                or stored_bytes <= self.max_bytes
+                or first == self.delivered + 1
+            ):
+                self._runs.append(run)
+                self._firsts.append(first)
+                self.stored += run.count
+                self.stored_bytes = stored_bytes
+                self.high = last
+                return _make(Added, (run.count, 0, 0, 0, 0))
+        return self._add_between(run, ceiling)
+
+    def _fitting(self, run: Run) -> int:
+        """Return how many messages from the front of ``run`` the byte limit lets in."""
+        if self.max_bytes is None or run.first == self.delivered + 1:
+            return run.count
+        return run.fitting(self.max_bytes - self.stored_bytes)
+
+    def _add_between(self, run: Run, ceiling: int) -> Added:
+        first, last = max(run.first, self.low + 1), min(run.last, ceiling)
+        old = min(run.count, max(0, self.low + 1 - run.first))
+        far = min(run.count, max(0, run.last - ceiling))
+        if first > last:
+            return Added(0, 0, old, far)
+        accepted = full = 0
+        for part in run.parts(self._free(first, last)):
+            taken = 0 if full else self._fitting(part)
+            full += part.count - taken
+            if taken:
+                accepted += taken
+                self._insert(part.part(part.first, part.first + taken - 1))
+        duplicate = last - first + 1 - accepted - full
+        return Added(accepted, duplicate, old, far, full)
+
+    def _insert(self, run: Run) -> None:
+        at = bisect_left(self._firsts, run.first, self._head)
+        self._runs.insert(at, run)
+        self._firsts.insert(at, run.first)
+        self.stored += run.count
+        self.stored_bytes += run.size_bytes
+        self.high = max(self.high, run.last)
+
+    def _index(self, seqno: int) -> int:
+        """Return the index of the first stored run whose last seqno is not below ``seqno``."""
+        at = bisect_right(self._firsts, seqno, self._head) - 1
+        return at if at >= self._head and self._runs[at].last >= seqno else max(at + 1, self._head)
+
+    def _free(self, first: int, last: int, limit: int | None = None) -> list[Range]:
+        """Return the ranges of ``first .. last`` that are not stored, at most ``limit`` of them."""
+        free: list[Range] = []
+        at = self._index(first)
+        while first <= last and (limit is None or len(free) < limit):
+            if at == len(self._runs) or self._runs[at].first > last:
+                free.append((first, last))
+                break
+            run = self._runs[at]
+            if run.first > first:
+                free.append((first, run.first - 1))
+            first = run.last + 1
+            at += 1
+        return free
+
+    def missing(self, upto: int | None = None, limit: int | None = None) -> list[Range]:
+        """Return the ranges missing between delivered and ``upto`` (high, unless given), within the ceiling."""
+        upto = self.high if upto is None else min(upto, self.ceiling)
+        return self._free(self.delivered + 1, upto, limit)
+
+    def get(self, first: int, last: int) -> list[Run]:
+        """Return what is stored of ``first .. last``, cut to size; nothing if that range is empty."""
+        found: list[Run] = []
+        at = self._index(first)
+        while at < len(self._runs) and max(first, self._runs[at].first) <= last:
+            run = self._runs[at]
+            found.append(run.part(max(first, run.first), min(last, run.last)))
+            at += 1
+        return found
+
+    def next_run(self) -> Run:
+        """Return the stored run, whole, whose messages come next after delivered; there must be one."""
+        run = self._runs[self._index(self.delivered + 1)]
+        assert run.first <= self.delivered + 1 <= run.last, (
+            "asked only where the next message is stored"
+        )
+        return run
+
+    def take(self, limit: int | None = None) -> list[Run]:
+        """Hand out the consecutive runs after delivered, at most ``limit`` messages; delivered moves behind them."""
+        taken: list[Run] = []
+        at = self._index(self.delivered + 1) if self.keep else self._head
+        while at < len(self._runs) and (limit is None or limit > 0):
+            run = self._runs[at]
+            start, end = self.delivered + 1, run.last
+            if run.first > start:
+                break
+            if limit is not None:
+                at, run = self._narrowed(at, start, max(2 * limit, _SMALL_COUNT))
+                end = min(run.last, start + limit - 1)
+                limit -= end - start + 1
+            taken.append(run.part(start, end))
+            self.delivered = end
+            at += 1
+        if taken and not self.keep:
+            self._erase(self.delivered)
+        return taken
+
+    def _narrowed(self, at: int, seqno: int, count: int) -> tuple[int, Run]:
+        """Halve the run at index ``at`` until the half with ``seqno`` has at most ``count`` messages.
+
+        To take a large run bit by bit would otherwise mean to copy the rest of it each time.
+        """
+        run = self._runs[at]
+        while run.count > count:
+            middle = (run.first + run.last) // 2
+            self._runs[at : at + 1] = run.parts(((run.first, middle), (middle + 1, run.last)))
+            self._firsts.insert(at + 1, middle + 1)
+            at += seqno > middle
+            run = self._runs[at]
+        return at, run
+
+    def purge(self, upto: int, *, force: bool = False) -> int:
+        """Erase up to ``upto``, limited to delivered (or, forced, to high); return how many messages went."""
+        upto = min(upto, self.high if force else self.delivered)
+        if upto <= self.low:
+            return 0
+        self.delivered = max(self.delivered, upto)
+        return self._erase(upto)
+
+    def shed(self, room_bytes: int) -> int:
+        """Erase the oldest of what was delivered and kept, until ``room_bytes`` more fit; return how many went.
+
+        A receiver keeps delivered messages only as a service to others; it must not grow by that.
+        """
+        if self.max_bytes is None:
+            return 0
+        upto, free_bytes = self.low, self.max_bytes - self.stored_bytes
+        for at in range(self._head, len(self._runs)):
+            if free_bytes >= room_bytes or self._runs[at].first > self.delivered:
+                break
+            upto = min(
+                self._runs[at].last, self.delivered
+            )  # of a run that is handed out bit by bit, the part that was
+            free_bytes += self._runs[at].size_bytes
+        return self.purge(upto)
+
+    def skip_to(self, seqno: int) -> int:
+        """Give up everything up to ``seqno``, present or not; return how many stored messages went."""
+        if seqno <= self.delivered:
+            return 0
+        self.delivered = seqno
+        self.high = max(self.high, seqno)
+        return self._erase(seqno)
+
+    def _erase(self, upto: int) -> int:
+        self.low = upto
+        if upto >= self.high:
+            return self._erase_all()
+        runs, at, erased = self._runs, self._head, 0
+        while at < len(runs) and runs[at].last <= upto:
+            erased += runs[at].count
+            self.stored_bytes -= runs[at].size_bytes
+            runs[at] = _ERASED
+            at += 1
+        if at < len(runs) and runs[at].first <= upto:
+            whole = runs[at]
+            rest = whole.part(upto + 1, whole.last)
+            erased += whole.count - rest.count
+            self.stored_bytes -= whole.size_bytes - rest.size_bytes
+            runs[at], self._firsts[at] = rest, rest.first
+        self.stored -= erased
+        self._drop_front(at)
+        return erased
+
+    def _erase_all(self) -> int:
+        erased = self.stored
+        self._runs.clear()
+        self._firsts.clear()
+        self._head = self.stored = self.stored_bytes = 0
+        return erased
+
+    def _drop_front(self, at: int) -> None:
+        """Step over the erased runs before index ``at``; the lists are cut only now and then, which keeps it cheap."""
+        if at >= max(_COMPACT_AT, len(self._runs) // 2):
+            del self._runs[:at], self._firsts[:at]
+            at = 0
+        self._head = at
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the window contradicts its own law."""
+        assert 0 <= self.low <= self.delivered <= self.high, self.marks
+        assert self.keep or self.low == self.delivered, (
+            "a receiver's window keeps nothing that was delivered"
+        )
+        runs = self.runs
+        assert [run.first for run in runs] == self._firsts[self._head :], "firsts follow runs"
+        floor = self.low
+        for run in runs:
+            assert run.first > floor, f"{run} overlaps {floor}"
+            floor = run.last
+        assert self.high == floor, "high is the highest stored, or low when nothing is stored"
+        assert self.high <= self.ceiling, "nothing beyond the ceiling"
+        assert self.stored == sum(run.count for run in runs), "messages add up"
+        assert self.stored_bytes == sum(run.size_bytes for run in runs), "bytes add up"
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole state as a hashable value."""
+        return (self.low, self.delivered, self.high, self.max_bytes, self.runs)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what ``snapshot`` says."""
+        self.low, self.delivered, self.high, self.max_bytes, runs = snapshot
+        self._runs = list(runs)
+        self._firsts = [run.first for run in runs]
+        self._head = 0
+        self.stored = sum(run.count for run in runs)
+        self.stored_bytes = sum(run.size_bytes for run in runs)
+
+
+def window_policy(kind: str, capacity: int, far_limit: int) -> Policy:
+    """Return the policy named ``kind``: ``fixed`` or ``growing``."""
+    if kind == "fixed":
+        return Fixed(capacity)
+    if kind == "growing":
+        return Growing(far_limit)
+    raise LocalProtocolError(f"window {kind!r} is not one of: fixed, growing")

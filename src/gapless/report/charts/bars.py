@@ -1,0 +1,126 @@
+"""Pictures made of bars: a row for each member, stream or repair, with its name above the bar.
+
+Every bar, and every mark in a row, carries in ``data-say`` the sentence that is read out when a
+cursor comes to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gapless.report.charts.lines import canvas, percent, x_axis
+from gapless.report.html import Html, shorten, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.report.charts.axes import Axis
+
+_ROW, _BAR, _NAME = 36, 14, 13
+_FOOT = 22
+_MOST_NAME, _MOST_ON_PHONE, _LEAST_NAME = 60, 48, 12
+
+
+@dataclass(slots=True)
+class Part:
+    """A stretch of a bar, from ``low`` to ``high``. ``fill`` is ``block``, ``hatch`` or ``dots``."""
+
+    low: float
+    high: float
+    colour: int
+    say: str
+    fill: str = "block"
+    label: str = ""
+
+
+@dataclass(slots=True)
+class Mark:
+    """A mark on a row."""
+
+    at: float
+    shape: str
+    colour: int
+    say: str
+
+
+@dataclass(slots=True)
+class BarRow:
+    """One row: its name on the left above the bar, a short text on the right above it."""
+
+    name: str
+    parts: Sequence[Part] = ()
+    marks: Sequence[Mark] = ()
+    value: str = ""
+    strong: bool = False
+    rail: tuple[float, float] | None = field(default=None)
+
+
+def bars(rows: Sequence[BarRow], across: Axis) -> Html:
+    """Return the picture of all rows."""
+    parts: list[Html] = []
+    foot = len(rows) * _ROW + 6
+    parts += x_axis(across, foot, 0)
+    for nth, row in enumerate(rows):
+        parts += _row(nth * _ROW, row, across)
+    return canvas(parts, foot + _FOOT)
+
+
+def _row(top: int, row: BarRow, across: Axis) -> list[Html]:
+    style = "row-name strong" if row.strong else "row-name"
+    parts = _names(row, style, top + _NAME)
+    if row.value:
+        parts.append(tag("text", row.value, class_="row-value", x="100%", y=top + _NAME))
+    y = top + _NAME + 6
+    if row.rail is not None:
+        left, right = across.at(row.rail[0]), across.at(row.rail[1])
+        middle = y + _BAR / 2
+        parts.append(
+            tag("line", class_="rail", x1=percent(left), x2=percent(right), y1=middle, y2=middle)
+        )
+    for part in row.parts:
+        left, right = across.at(part.low), across.at(part.high)
+        width = max(right - left, 0.0015)
+        style = f"bar {part.fill} c{part.colour}"
+        parts.append(
+            tag(
+                "rect",
+                class_=style,
+                x=percent(left),
+                y=y,
+                width=percent(width),
+                height=_BAR,
+                data_say=part.say,
+            )
+        )
+        if part.label and width > 0.02 + 0.012 * len(part.label):
+            parts.append(
+                tag(
+                    "text", part.label, class_="on-bar", x=percent(left + width / 2), y=y + _BAR - 3
+                )
+            )
+    for mark in row.marks:
+        where = percent(across.at(mark.at))
+        parts.append(
+            tag(
+                "use",
+                class_=f"mark c{mark.colour}",
+                href=f"#m-{mark.shape}",
+                x=where,
+                y=y + _BAR / 2,
+                data_say=mark.say,
+            )
+        )
+    return parts
+
+
+def _names(row: BarRow, style: str, y: int) -> list[Html]:
+    """Return the name of a row; if it is too long for a phone, in two lengths, of which the style shows one."""
+    room = max(_LEAST_NAME, _MOST_ON_PHONE - len(row.value))
+    wide, narrow = shorten(row.name, _MOST_NAME), shorten(row.name, room)
+    if wide == narrow:
+        return [tag("text", wide, class_=style, x=0, y=y)]
+    return [
+        tag("text", wide, class_=f"{style} wide-only", x=0, y=y),
+        tag("text", narrow, class_=f"{style} narrow-only", x=0, y=y),
+    ]

@@ -1,0 +1,496 @@
+"""Plots: figures with a title, a legend, a picture, a line that reads values out, and the table behind it.
+
+A picture is SVG that stretches: what lies along the axis of time is placed in per cent of the
+width, while text, marks and heights keep their size. So one picture is right on a phone, on a wide
+screen and on paper, and needs no script.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gapless.report import formatting
+from gapless.report.html import Html, data, join, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.report.charts.axes import Axis
+
+WIDE, TALL = 10_000, 10
+"""Units of a path from one side to the other, and in a pixel of height: whole numbers make short paths."""
+MOST_TABLE_ROWS, MANY = 40, 8
+"""Rows of a table behind a curve: more of them nobody reads. Where more than so many figures are alike, half of it."""
+_PANEL_GAP, _PANEL_HEAD = 30, 18
+_AXIS_FOOT = 22
+
+COLOURS = 8
+"""How many colours there are for curves, bars and marks."""
+MARKS = ("dot", "triangle", "square", "diamond", "cross", "ring", "plus", "star")
+"""Shapes of marks, by colour: what differs in colour differs in shape."""
+
+_SHAPES = {
+    "dot": '<circle r="4"/>',
+    "triangle": '<path d="M0-5.2 5 3.6H-5Z"/>',
+    "square": '<path d="M-3.8-3.8H3.8V3.8H-3.8Z"/>',
+    "diamond": '<path d="M0-5.4 5.4 0 0 5.4-5.4 0Z"/>',
+    "cross": '<path class="thin" d="M-4-4 4 4M4-4-4 4"/>',
+    "ring": '<circle class="thin" r="3.6"/>',
+    "plus": '<path class="thin" d="M-5 0H5M0-5V5"/>',
+    "star": '<path d="M0-5.5 1.5-1.8 5.5-1.6 2.4 1 3.5 5 0 2.7-3.5 5-2.4 1-5.5-1.6-1.5-1.8Z"/>',
+}
+
+
+def shapes() -> Html:
+    """Return the marks, defined once for all pictures of a page."""
+    marks = "".join(f'<g id="m-{name}">{shape}</g>' for name, shape in _SHAPES.items())
+    fills = "".join(
+        f'<pattern id="hatch{nth}" class="c{nth}" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect class="under" width="6" height="6"/>'
+        '<rect class="ink" width="2.6" height="6"/></pattern>'
+        f'<pattern id="dots{nth}" class="c{nth}" width="5" height="5" patternUnits="userSpaceOnUse">'
+        '<rect class="under" width="5" height="5"/><circle class="ink" cx="2.5" cy="2.5" r="1.3"/></pattern>'
+        for nth in range(1, COLOURS + 1)
+    )
+    return Html(
+        f'<svg class="defs" width="0" height="0" aria-hidden="true"><defs>{marks}{fills}</defs></svg>'
+    )
+
+
+@dataclass(slots=True)
+class Line:
+    """One curve: a value, or None, for each x of its plot.
+
+    ``minus`` says that it is the difference of two other curves of the plot, by their numbers: then
+    the page need not hold its values.
+    """
+
+    name: str
+    values: Sequence[float | None]
+    colour: int = 1
+    step: bool = False
+    marked: bool = False
+    heavy: bool = False
+    dash: int = 0
+    minus: tuple[int, int] | None = None
+
+    @property
+    def style(self) -> str:
+        """The classes of the curve: its colour, and its dashes, which are those of its colour if nobody says else."""
+        return f"line c{self.colour} d{self.dash or self.colour}" + (" heavy" if self.heavy else "")
+
+
+@dataclass(slots=True)
+class Panel:
+    """One of the pictures that share an axis of time: curves, bands between two of them, and level lines."""
+
+    name: str
+    axis: Axis
+    lines: Sequence[Line]
+    height: int = 150
+    bands: Sequence[tuple[int, int]] = ()
+    levels: Sequence[tuple[float, str]] = ()
+
+
+@dataclass(slots=True)
+class Table:
+    """The numbers behind a plot. ``note`` says what of them is left out."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+    numeric: frozenset[int] = field(default_factory=frozenset)
+
+
+def table(content: Table, label: str, *, scroll: bool = True) -> Html:
+    """Return a table; what is wider than the page scrolls within its own frame."""
+    numeric = content.numeric or frozenset(range(1, len(content.columns)))
+    head = tag(
+        "tr",
+        *(
+            tag("th", name, scope="col", class_=_side(at, numeric))
+            for at, name in enumerate(content.columns)
+        ),
+    )
+    rows = [
+        tag("tr", *(_cell(at, cell, numeric) for at, cell in enumerate(row)))
+        for row in content.rows
+    ]
+    if not rows:
+        rows = [tag("tr", tag("td", "nothing", colspan=len(content.columns), class_="soft"))]
+    whole = tag("table", tag("thead", head), tag("tbody", *rows))
+    note = tag("p", content.note, class_="note") if content.note else Html("")
+    if not scroll:
+        return join((whole, note))
+    return join(
+        (tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=label), note)
+    )
+
+
+def _cell(at: int, cell: object, numeric: frozenset[int]) -> Html:
+    if at == 0:
+        return tag("th", cell, scope="row", class_=_side(at, numeric))
+    return tag("td", cell, class_=_side(at, numeric))
+
+
+def _side(at: int, numeric: frozenset[int]) -> str | None:
+    return None if at in numeric else "t"
+
+
+def figure(
+    ident: str,
+    title: str,
+    picture: Html,
+    behind: Table,
+    *,
+    note: object = "",
+    summary: str = "",
+    legend: Iterable[Html] = (),
+    points: object = None,
+    style: str = "",
+) -> Html:
+    """Return a whole figure around a picture. ``summary`` is what is read out to those who do not see it."""
+    keys = list(legend)
+    label = f"{title}. {summary}".strip()
+    stage = tag(
+        "div",
+        picture,
+        class_="stage",
+        tabindex=0,
+        role="img",
+        aria_label=label,
+        aria_describedby=f"{ident}-say",
+    )
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", title), tag("p", note, class_="note") if note else ""),
+        tag("ul", *keys, class_="legend") if keys else "",
+        stage,
+        tag("p", class_="say", id=f"{ident}-say", aria_live="polite"),
+        tag(
+            "details",
+            tag("summary", "Table: ", title),
+            table(behind, f"Table: {title}"),
+            class_="behind",
+        ),
+        "" if points is None else data(points),
+        class_=f"plot card {style}".strip(),
+        id=ident,
+    )
+
+
+def chooser(
+    ident: str, label: str, names: Sequence[str], bodies: Sequence[Html], *, start: int = 0
+) -> Html:
+    """Return several bodies of which a script shows one at a time, first ``start``; without a script all are there."""
+    if len(bodies) == 1:
+        return bodies[0]
+    options = [
+        tag("option", name, value=nth, selected=nth == start) for nth, name in enumerate(names)
+    ]
+    control = tag(
+        "div",
+        tag("label", label, for_=f"{ident}-choose"),
+        tag("select", *options, id=f"{ident}-choose"),
+        tag(
+            "button",
+            "\N{LEFTWARDS ARROW}",
+            type="button",
+            class_="step",
+            data_by=-1,
+            aria_label=f"{label}: the one before",
+        ),
+        tag(
+            "button",
+            "\N{RIGHTWARDS ARROW}",
+            type="button",
+            class_="step",
+            data_by=1,
+            aria_label=f"{label}: the next one",
+        ),
+        class_="control",
+    )
+    parts = [
+        tag("div", body, class_="option shown" if nth == start else "option")
+        for nth, body in enumerate(bodies)
+    ]
+    return tag("div", control, *parts, class_="choice", id=ident)
+
+
+def key(
+    name: object, colour: int, *, shape: str = "line", marked: bool = False, dash: int = 0
+) -> Html:
+    """Return one entry of a legend: ``line``, ``block`` or the name of a mark."""
+    if shape == "line":
+        parts = [tag("line", class_=f"line c{colour} d{dash or colour}", x1=0, x2=28, y1=6, y2=6)]
+        if marked:
+            parts.append(
+                tag(
+                    "use",
+                    class_=f"mark c{colour}",
+                    href=f"#m-{MARKS[(colour - 1) % len(MARKS)]}",
+                    x=14,
+                    y=6,
+                )
+            )
+    elif shape in MARKS:
+        parts = [tag("use", class_=f"mark c{colour}", href=f"#m-{shape}", x=14, y=6)]
+    else:
+        parts = [tag("rect", class_=f"{shape} c{colour}", x=6, y=1, width=16, height=10, rx=2)]
+    return tag(
+        "li",
+        tag("svg", *parts, class_="sample", width=28, height=12, aria_hidden="true"),
+        " ",
+        name,
+    )
+
+
+def line_plot(
+    ident: str,
+    title: str,
+    across: Axis,
+    xs: Sequence[float],
+    panels: Sequence[Panel],
+    *,
+    behind: Table,
+    note: object = "",
+    summary: str = "",
+) -> Html:
+    """Return a figure of curves over one axis, in one panel or in several above each other."""
+    tops = _tops(panels)
+    foot = tops[-1] + panels[-1].height
+    parts = [
+        part
+        for top, panel in zip(tops, panels, strict=True)
+        for part in _panel(top, panel, across, xs)
+    ]
+    parts += x_axis(across, foot, tops[0])
+    picture = canvas(parts, foot + _AXIS_FOOT)
+    lines = [line for panel in panels for line in panel.lines]
+    return figure(
+        ident,
+        title,
+        picture,
+        behind,
+        note=note,
+        summary=summary,
+        legend=[key(line.name, line.colour, marked=line.marked, dash=line.dash) for line in lines]
+        if len(lines) > 1
+        else (),
+        points=_points(across, xs, panels, tops),
+    )
+
+
+def canvas(parts: Iterable[Html], height: float) -> Html:
+    """Return a picture of a fixed height that is as wide as there is room."""
+    return tag(
+        "svg", *parts, class_="canvas", width="100%", height=round(height), aria_hidden="true"
+    )
+
+
+def _tops(panels: Sequence[Panel]) -> list[int]:
+    tops, top = [], 0
+    for panel in panels:
+        top += _PANEL_HEAD
+        tops.append(top)
+        top += panel.height + _PANEL_GAP - _PANEL_HEAD
+    return tops
+
+
+def x_axis(across: Axis, foot: float, head: float) -> list[Html]:
+    """Return ticks, their values and faint lines upwards, for a picture that ends at ``foot``."""
+    parts = []
+    for nth, tick in enumerate(across.ticks):
+        place = across.at(tick)
+        x = percent(place)
+        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=round(head, 1), y2=foot))
+        side = " first" if place < 0.02 else " last" if place > 0.96 else ""
+        odd = " odd" if nth % 2 else ""
+        parts.append(tag("text", across.form(tick), class_=f"tick x{side}{odd}", x=x, y=foot + 16))
+    parts.append(tag("line", class_="base", x1=0, x2="100%", y1=foot, y2=foot))
+    return parts
+
+
+def percent(place: float) -> str:
+    """Return a place from 0 to 1 in per cent of the width."""
+    return f"{100 * place:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def _panel(top: int, panel: Panel, across: Axis, xs: Sequence[float]) -> Iterable[Html]:
+    yield tag("text", panel.name, class_="panel-name", x=0, y=top - 6)
+    for tick in panel.axis.ticks:
+        y = round(top + panel.height * (1 - panel.axis.at(tick)), 1)
+        yield tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y)
+        yield tag("text", panel.axis.form(tick), class_="tick y", x=-8, y=round(y + 4, 1))
+    places = [round(WIDE * across.at(x)) for x in xs]
+    curves = [_heights(panel, line) for line in panel.lines]
+    stretched = [
+        _band(places, curves[low], curves[high], panel.lines[low]) for low, high in panel.bands
+    ]
+    for line, curve in zip(panel.lines, curves, strict=True):
+        stretched.append(
+            tag(
+                "path",
+                class_=line.style,
+                d=_path(places, curve, step=line.step),
+                vector_effect="non-scaling-stroke",
+            )
+        )
+    for level, _ in panel.levels:
+        y = round(TALL * panel.height * (1 - panel.axis.at(level)))
+        stretched.append(
+            tag(
+                "line",
+                class_="level",
+                x1=0,
+                x2=WIDE,
+                y1=y,
+                y2=y,
+                vector_effect="non-scaling-stroke",
+            )
+        )
+    yield tag(
+        "svg",
+        *stretched,
+        x=0,
+        y=top,
+        width="100%",
+        height=panel.height,
+        viewBox=f"0 0 {WIDE} {TALL * panel.height}",
+        preserveAspectRatio="none",
+        overflow="visible",
+    )
+    for level, name in panel.levels:
+        y = round(top + panel.height * (1 - panel.axis.at(level)) - 5, 1)
+        yield tag("text", name, class_="level-name", x="100%", y=y)
+    for line, curve in zip(panel.lines, curves, strict=True):
+        if line.marked or sum(value is not None for value in curve) == 1:
+            shape = MARKS[(line.colour - 1) % len(MARKS)]
+            for place, height in zip(places, curve, strict=True):
+                if height is not None:
+                    yield tag(
+                        "use",
+                        class_=f"mark c{line.colour}",
+                        href=f"#m-{shape}",
+                        x=percent(place / WIDE),
+                        y=round(top + height / TALL, 1),
+                    )
+
+
+def _heights(panel: Panel, line: Line) -> list[int | None]:
+    full = TALL * panel.height
+    return [
+        None if value is None else round(full * (1 - panel.axis.at(value))) for value in line.values
+    ]
+
+
+def _path(places: Sequence[int], heights: Sequence[int | None], *, step: bool) -> str:
+    """Return a path; where there is no value the curve has a hole. Points that change nothing are left out."""
+    parts: list[str] = []
+    x = y = last = 0
+    drawing = False
+    for place, height in zip(places, heights, strict=True):
+        if height is None:
+            if step and drawing and place > x:
+                parts.append(f"h{place - x}")
+            drawing = False
+            continue
+        if not drawing:
+            parts.append(f"M{place} {height}")
+        elif step:
+            if height == y:
+                last = place
+                continue
+            parts.append(f"h{place - x}v{height - y}")
+        elif height != y or place != x:
+            parts.append(f"l{place - x} {height - y}")
+        x, y, last, drawing = place, height, place, True
+    if step and drawing and last > x:
+        parts.append(f"h{last - x}")
+    return "".join(parts) or "M0 0"
+
+
+def _band(
+    places: Sequence[int], low: Sequence[int | None], high: Sequence[int | None], line: Line
+) -> Html:
+    """Return the ground between two curves: along the upper one, and back along the lower one."""
+    there = [at for at in range(len(places)) if low[at] is not None and high[at] is not None]
+    if not there:
+        return Html("")
+    upper = _path([places[at] for at in there], [high[at] for at in there], step=line.step)
+    parts: list[str] = []
+    x, y = -1, -1
+    for at in reversed(there):
+        place, height = places[at], low[at] or 0
+        if line.step and height != y:
+            parts.append(f"V{height}" if x in {-1, place} else f"H{x}V{height}")
+        elif not line.step:
+            parts.append(f"L{place} {height}")
+        x, y = place, height
+    return tag("path", class_="band", d=f"{upper}{''.join(parts)}{f'H{x}' if line.step else ''}Z")
+
+
+def _points(
+    across: Axis, xs: Sequence[float], panels: Sequence[Panel], tops: Sequence[int]
+) -> dict[str, Any]:
+    """Return what a script needs to move a cursor over the curves: places and values, as steps from one to the next."""
+    series = [
+        {
+            # The legend explains a difference; the cursor only names it.
+            "name": line.name if line.minus is None else line.name.partition(":")[0],
+            "kind": panel.axis.kind,
+            "colour": line.colour,
+            "box": [top, panel.height],
+            "axis": [panel.axis.low, panel.axis.high, panel.axis.scale],
+            **({"values": _steps(line.values)} if line.minus is None else {"minus": line.minus}),
+        }
+        for top, panel in zip(tops, panels, strict=True)
+        for line in panel.lines
+    ]
+    found: dict[str, Any] = {"series": series}
+    if across.kind == "time":
+        span_ns = max(across.high - across.low, 1)
+        found["time"] = _steps([round((x - across.low) / 1000) for x in xs])
+        found["span"] = span_ns / 1000
+    else:
+        found["at"] = [round(across.at(x), 4) for x in xs]
+        found["label"] = [across.form(x) for x in xs]
+        found["name"] = across.name
+    return found
+
+
+def _steps(values: Iterable[float | None]) -> list[float | None]:
+    """Return each value as its distance from the one before: small numbers make a small page."""
+    found: list[float | None] = []
+    before: float = 0
+    for value in values:
+        if value is None:
+            found.append(None)
+            continue
+        whole = round(value) if abs(value) >= 1000 or value == int(value) else round(value, 3)
+        step = whole - before
+        found.append(step if isinstance(step, int) else round(step, 3))
+        before = whole
+    return found
+
+
+def thin(rows: Sequence[Any], most: int = MOST_TABLE_ROWS) -> list[Any]:
+    """Return at most ``most`` of the rows, evenly, with the first and the last."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[at * (len(rows) - 1) // (most - 1)] for at in range(most)]
+
+
+def table_rows(figures: int) -> int:
+    """Return how many rows the tables of so many figures of one kind have."""
+    return MOST_TABLE_ROWS if figures <= MANY else MOST_TABLE_ROWS // 2
+
+
+def thinned(shown: int, of: int, what: str = "points") -> str:
+    """Return what is said below a table that does not have everything."""
+    return (
+        ""
+        if shown >= of
+        else f"{formatting.count(shown)} of {formatting.count(of)} {what}; the picture has them all."
+    )

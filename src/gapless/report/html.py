@@ -1,0 +1,88 @@
+"""Markup that cannot be broken by what is put into it: every text is escaped, unless it is markup already.
+
+Names, messages and reasons in a report come from other people's processes. They reach the page only
+through :func:`tag` and :func:`text`, so no name can become an element, an attribute or a script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Control characters are valid in no page; half of a surrogate pair is valid in JSON, and in no
+# encoding.
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_SPECIAL = re.compile("[&<>\"'\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_NUMBERS = re.compile(r"(\d+)", re.ASCII)
+_VOID = frozenset({"br", "link", "meta"})
+_SVG_LEAF = frozenset({"circle", "line", "path", "rect", "use"})
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Html:
+    """Return a value as markup: markup stays as it is, everything else is escaped."""
+    if isinstance(value, Html):
+        return value
+    plain = str(value)
+    if _SPECIAL.search(plain) is None:
+        return Html(plain)
+    return Html(escape(_NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", plain)))
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Return several values as one piece of markup."""
+    return Html("".join(map(text, parts)))
+
+
+def tag(name: str, /, *parts: object, **attributes: Any) -> Html:
+    """Return an element. ``class_`` is ``class``, an underscore is a hyphen; None and False leave an attribute out."""
+    shown = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{text(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _VOID:
+        return Html(f"<{name}{shown}>")
+    if name in _SVG_LEAF and not parts:
+        return Html(f"<{name}{shown}/>")
+    return Html(f"<{name}{shown}>{join(parts)}</{name}>")
+
+
+def called(name: object, most: int = 0) -> Html:
+    """Return a name as people see it: kept apart from the direction of the text around it, shortened if too long."""
+    whole = str(name)
+    shown = shorten(whole, most) if most else whole
+    return tag("bdi", shown, class_="name", title=whole if shown != whole else None)
+
+
+def shorten(name: str, most: int) -> str:
+    """Return a name of at most ``most`` characters: what is left out lies in the middle, as ends tell names apart."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+def in_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names as people do: ``node 2`` before ``node 10``."""
+    return [(len(part) if part.isdigit() else 0, part) for part in _NUMBERS.split(name)]
+
+
+def data(value: object) -> Html:
+    """Return a value as JSON in an element that no browser runs."""
+    packed = (
+        json.dumps(value, separators=(",", ":"), allow_nan=False)
+        .replace("<", "\\u003c")
+        .replace("&", "\\u0026")
+    )
+    return Html(f'<script type="application/json">{packed}</script>')

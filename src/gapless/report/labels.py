@@ -1,0 +1,53 @@
+"""How lives are called in a report: by the name that a person knows, where there is one.
+
+The first life of ``producer-1`` is called so, the next one ``producer-1'``, as in scenarios. What
+the trace calls a life stands beside it where lives are listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+LIVES = frozenset({"from", "life", "maker", "member", "members", "origin", "peer", "to"})
+"""The parts of figures that name a life."""
+
+
+def named(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a run with the names of lives that people know."""
+    names = _names(figures)
+    if not names:
+        return figures
+    lives = [
+        {**life, "name": names.get(life["name"], life["name"]), "in_trace": life["name"]}
+        for life in figures["lives"]
+    ]
+    return {
+        **_renamed({key: value for key, value in figures.items() if key != "lives"}, names),
+        "lives": lives,
+    }
+
+
+def _names(figures: dict[str, Any]) -> dict[str, str]:
+    """Return what each life is called, by its name in the trace; none, if two would be called the same."""
+    found: dict[str, str] = {}
+    starts: dict[str, int] = {}
+    for life in sorted(figures["lives"], key=lambda life: (life["began_ns"] or 0, life["name"])):
+        member = life["member"] or life["name"]
+        found[life["name"]] = member + "'" * starts.get(member, 0)
+        starts[member] = starts.get(member, 0) + 1
+    if len(set(found.values())) < len(found) or all(
+        name == called for name, called in found.items()
+    ):
+        return {}
+    return found
+
+
+def _renamed(value: Any, names: dict[str, str], *, is_life: bool = False) -> Any:
+    """Return a value in which every life is called by its name; a text elsewhere, such as a state, is none."""
+    if isinstance(value, str):
+        return names.get(value, value) if is_life else value
+    if isinstance(value, dict):
+        return {key: _renamed(each, names, is_life=key in LIVES) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_renamed(each, names, is_life=is_life) for each in value]
+    return value

@@ -1,0 +1,1 @@
+"""Sections of a report: functions from figures to HTML."""

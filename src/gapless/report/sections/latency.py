@@ -1,0 +1,299 @@
+"""Latency: how long from a send to its delivery, by share and over time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from math import log10
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import Axis
+from gapless.report.charts.bars import BarRow, Mark, Part, bars
+from gapless.report.charts.lines import (
+    Line,
+    Panel,
+    Table,
+    chooser,
+    figure,
+    key,
+    line_plot,
+    table_rows,
+    thin,
+    thinned,
+)
+from gapless.report.html import Html, called, in_order, join, shorten
+from gapless.report.sections.windows import stream_name
+
+MOST_MEMBERS = 24
+"""Members that can be chosen."""
+MOST_CURVES = 5
+"""Members with a curve of their own: the slowest."""
+MOST_BARS = 16
+"""Streams in the picture of single streams."""
+_GRID = 64
+_LEAST_NS = 1000.0
+
+
+def section(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return the curves of latency."""
+    parts = [_curves(figures["latency"]), _over_time(figures, across), _streams(figures["latency"])]
+    there = [part for part in parts if part is not None]
+    return join(there) if there else None
+
+
+def _curves(latency: list[dict[str, Any]]) -> Html | None:
+    """Return the curve by share, for all deliveries and for the slowest members."""
+    whole = [one for one in latency if not one["member"] and not one["origin"]]
+    single = [one for one in latency if one["member"] or one["origin"]]
+    members: dict[str, Counter[float]] = defaultdict(Counter)
+    for one in single:
+        for upper_ns, count in (pair[:2] for pair in one["histogram"]):
+            members[one["member"]][upper_ns] += count
+    everything: Counter[float] = Counter()
+    for one in whole[:1] or single:
+        for upper_ns, count in (pair[:2] for pair in one["histogram"]):
+            everything[upper_ns] += count
+    total = int(sum(everything.values()))
+    if not total:
+        return None
+    ranked = sorted(members.items(), key=lambda item: -(_at_share(item[1], 0.99) or 0))
+    drawn = [("all deliveries", everything)]
+    if len(members) > 1:
+        drawn += [
+            (f"at {shorten(name, 24)}", histogram) for name, histogram in ranked[:MOST_CURVES]
+        ]
+    across = axes.nines(total)
+    shares = _shares(across)
+    values = [[_at_share(histogram, share) for share in shares] for _, histogram in drawn]
+    known = [value for row in values for value in row if value]
+    up = axes.logarithmic(max(min(known, default=1e6), _LEAST_NS), max(known, default=1e6))
+    lines = [
+        Line(name, row, nth + 1, heavy=not nth)
+        for nth, ((name, _), row) in enumerate(zip(drawn, values, strict=True))
+    ]
+    note = "The share below an axis mark was at least as fast; from 90 % on, each mark stands for ten times fewer."
+    if len(members) > MOST_CURVES:
+        note += (
+            f" Curves for the {MOST_CURVES} slowest of {len(members)} members; the table has all."
+        )
+    median_ns, far_ns = _at_share(everything, 0.5), _at_share(everything, 0.99)
+    summary = (
+        f"Half of {formatting.plural(total, 'delivery', 'deliveries')} within {formatting.duration(median_ns)}, "
+        f"99 % within {formatting.duration(far_ns)}."
+    )
+    behind = _percentiles([("all", everything), *((name, histogram) for name, histogram in ranked)])
+    return line_plot(
+        "latency-shares",
+        "Latency by share of the deliveries",
+        across,
+        shares,
+        [Panel("latency", up, lines, height=210)],
+        behind=behind,
+        note=note,
+        summary=summary,
+    )
+
+
+def _shares(across: Axis) -> list[float]:
+    """Return places along the axis of nines, evenly for the eye."""
+    deep = -log10(1 - across.high)
+    return [1 - 10 ** (-deep * nth / _GRID) for nth in range(_GRID + 1)]
+
+
+def _at_share(histogram: Counter[float], share: float) -> float | None:
+    total = sum(histogram.values())
+    if not total:
+        return None
+    reached = 0.0
+    for upper_ns in sorted(histogram):
+        reached += histogram[upper_ns]
+        if reached >= share * total and reached:
+            return upper_ns
+    return max(histogram)
+
+
+def _percentiles(rows: list[tuple[str, Counter[float]]]) -> Table:
+    wanted = (0.5, 0.9, 0.99, 0.999, 1.0)
+    return Table(
+        ("member", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "all"),
+        [
+            (
+                called(name, 60),
+                formatting.count(sum(histogram.values())),
+                *(formatting.duration(_at_share(histogram, share)) for share in wanted),
+            )
+            for name, histogram in rows[:400]
+        ],
+        "From counts in steps of some per cent, so a value may be a step above the exact one.",
+    )
+
+
+def _over_time(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return median and 99 % over time: the worst member's at each time, and each member's."""
+    members: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for point in figures["over_time"]["points"]:
+        if point["latency_p50_ns"] is not None:
+            members[point["member"]].append(point)
+    if not members:
+        return None
+    worst: dict[float, dict[str, Any]] = {}
+    for point in (point for points in members.values() for point in points):
+        before = worst.get(point["t_ns"])
+        if before is None:
+            worst[point["t_ns"]] = dict(point)
+            continue
+        for part in ("latency_p50_ns", "latency_p99_ns"):
+            before[part] = max(before[part] or 0, point[part] or 0)
+    ranked = sorted(
+        members, key=lambda name: -max(point["latency_p99_ns"] or 0 for point in members[name])
+    )
+    chosen = (
+        [("the worst member at each time", [worst[t_ns] for t_ns in sorted(worst)])]
+        if len(members) > 1
+        else []
+    )
+    chosen += [
+        (f"at {name}", members[name]) for name in sorted(ranked[:MOST_MEMBERS], key=in_order)
+    ]
+    known = [
+        value
+        for _, points in chosen
+        for point in points
+        for value in (point["latency_p50_ns"], point["latency_p99_ns"])
+        if value
+    ]
+    up = axes.logarithmic(max(min(known, default=_LEAST_NS), _LEAST_NS), max(known, default=1e6))
+    step_ns = figures["over_time"]["step_ns"]
+    rows = table_rows(len(chosen))
+    pictures = [
+        _one_over_time(nth, name, points, across, up, step_ns, rows)
+        for nth, (name, points) in enumerate(chosen)
+    ]
+    return chooser("latency-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
+
+
+def _one_over_time(
+    nth: int,
+    name: str,
+    points: list[dict[str, Any]],
+    across: Axis,
+    up: Axis,
+    step_ns: float,
+    rows: int,
+) -> Html:
+    points = with_holes(sorted(points, key=lambda point: point["t_ns"]), step_ns)
+    xs = [point["t_ns"] for point in points]
+    lines = [
+        Line("99 %", [point["latency_p99_ns"] for point in points], 2),
+        Line("median", [point["latency_p50_ns"] for point in points], 1),
+    ]
+    there = [point for point in points if point["latency_p50_ns"] is not None]
+    shown = thin(there, rows)
+    behind = Table(
+        ("from", "median", "99 %"),
+        [
+            (
+                across.form(point["t_ns"]),
+                formatting.duration(point["latency_p50_ns"]),
+                formatting.duration(point["latency_p99_ns"]),
+            )
+            for point in shown
+        ],
+        thinned(len(shown), len(there), "steps"),
+        frozenset(range(3)),
+    )
+    slowest = max(there, key=lambda point: point["latency_p99_ns"] or 0)
+    begin, far = across.form(slowest["t_ns"]), formatting.duration(slowest["latency_p99_ns"])
+    summary = f"The slowest step begins at {begin}: 99 % within {far}."
+    note = f"Deliveries of each {formatting.duration(step_ns)}." if step_ns else ""
+    title = f"Latency over time: {shorten(name, 60)}"
+    return line_plot(
+        f"latency-time-{nth}",
+        title,
+        across,
+        xs,
+        [Panel("latency", up, lines, height=180)],
+        behind=behind,
+        note=note,
+        summary=summary,
+    )
+
+
+def with_holes(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
+    """Return points with an empty one wherever steps are missing, so that no line is drawn over what is not known."""
+    found: list[dict[str, Any]] = []
+    for point in points:
+        if found and step_ns and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
+            hole = {
+                key: None if isinstance(value, (int, float)) else value
+                for key, value in point.items()
+            }
+            found.append({**hole, "t_ns": found[-1]["t_ns"] + step_ns})
+        found.append(point)
+    return found
+
+
+def _streams(latency: list[dict[str, Any]]) -> Html | None:
+    """Return the slowest streams: who is slow to get whose messages."""
+    streams = [
+        one for one in latency if one["member"] and one["origin"] and one["count"] and one["max_ns"]
+    ]
+    if not streams:
+        return None
+    ranked = sorted(streams, key=lambda one: -(one["p99_ns"] or 0))
+    shown = ranked[:MOST_BARS]
+    low_ns = min(one["p50_ns"] or _LEAST_NS for one in shown)
+    across = axes.logarithmic(max(low_ns / 2, _LEAST_NS), max(one["max_ns"] for one in shown))
+    rows = []
+    for one in shown:
+        name = stream_name(one, 20)
+        p50, p99 = one["p50_ns"] or 0, one["p99_ns"] or 0
+        say = (
+            f"{name}: median {formatting.duration(p50)}, 99 % within {formatting.duration(p99)}, "
+            f"slowest {formatting.duration(one['max_ns'])}, {formatting.plural(one['count'], 'delivery', 'deliveries')}"
+        )
+        marks = [
+            Mark(p50, "dot", 1, say),
+            Mark(p99, "diamond", 2, say),
+            Mark(one["max_ns"], "triangle", 8, say),
+        ]
+        value = f"{formatting.duration(p50)} · {formatting.duration(p99)} · {formatting.duration(one['max_ns'])}"
+        rows.append(
+            BarRow(name, [Part(p50, p99, 1, say, "span")], marks, value, rail=(p99, one["max_ns"]))
+        )
+    legend = [
+        key("median", 1, shape="dot"),
+        key("99 %", 2, shape="diamond"),
+        key("slowest", 8, shape="triangle"),
+    ]
+    behind = Table(
+        ("at", "from", "deliveries", "50 %", "90 %", "99 %", "99.9 %", "slowest"),
+        [
+            (
+                called(one["member"], 60),
+                called(one["origin"], 60),
+                formatting.count(one["count"]),
+                *(
+                    formatting.duration(one[part])
+                    for part in ("p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+                ),
+            )
+            for one in ranked[:400]
+        ],
+        numeric=frozenset(range(2, 8)),
+    )
+    note = "One row for each member and whose messages it gets."
+    if len(ranked) > len(shown):
+        note += f" The slowest {len(shown)} of {formatting.count(len(ranked))}; the table has more."
+    summary = f"The slowest: {stream_name(shown[0])}, 99 % within {formatting.duration(shown[0]['p99_ns'])}."
+    return figure(
+        "latency-streams",
+        "Latency by stream",
+        bars(rows, across),
+        behind,
+        note=note,
+        summary=summary,
+        legend=legend,
+        style="flush",
+    )

@@ -1,0 +1,209 @@
+"""Who was there, and when: lives, and the views that they saw."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import Axis
+from gapless.report.charts.bars import BarRow, Mark, Part, bars
+from gapless.report.charts.lines import Table, figure, key, table
+from gapless.report.html import Html, called, in_order, join, shorten, tag
+
+MOST_LANES = 48
+"""Lives in the picture; the table has more."""
+MOST_ROWS = 400
+"""Rows of a table on this page."""
+_ENDS = {
+    "rest": ("square", 3, "there at the end"),
+    "left": ("diamond", 1, "left in good order"),
+    "killed": ("cross", 2, "killed: ended without a word"),
+    "expelled": ("triangle", 4, "expelled by the group"),
+    "unknown": ("ring", 7, "end not recorded"),
+}
+
+
+_View = tuple[float, str]
+
+
+def span(figures: dict[str, Any]) -> Axis:
+    """Return the axis of time that all pictures of a run share."""
+    moments = [
+        moment for life in figures["lives"] for moment in (life["began_ns"], life["ended_ns"])
+    ]
+    moments += [view["t_ns"] for view in figures["views"]]
+    moments += [
+        point[0]
+        for window in figures["windows"]
+        for point in (window["points"][:1] + window["points"][-1:])
+    ]
+    moments += [point["t_ns"] for point in figures["over_time"]["points"]]
+    low_ns = min(moments, default=0)
+    return axes.times(int(low_ns), int(max(moments, default=0)))
+
+
+def section(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return the timeline of lives and views."""
+    lives = sorted(
+        figures["lives"],
+        key=lambda life: (in_order(life["member"]), life["began_ns"], life["name"]),
+    )
+    if not lives:
+        return None
+    views: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for view in sorted(figures["views"], key=lambda view: view["t_ns"]):
+        views[view["member"]].append(view)
+    labels = _labels(figures["views"])
+    rows = [_lane(life, views[life["name"]], across, labels) for life in lives[:MOST_LANES]]
+    ends = {life["end"] if life["end"] in _ENDS else "unknown" for life in lives}
+    legend = [
+        key("in a view, by its number", 1, shape="view-a"),
+        key("joining, not in a view yet", 7, shape="hatch"),
+        *(key(_ENDS[end][2], _ENDS[end][1], shape=_ENDS[end][0]) for end in _ENDS if end in ends),
+    ]
+    summary = f"{formatting.plural(len(lives), 'life', 'lives')}, {formatting.plural(len(labels), 'view')}."
+    note = "Each bar is one life. Where the number of the view changes, that member was told a new list of members."
+    if len(lives) > MOST_LANES:
+        note += f" Shown are {MOST_LANES} of {formatting.count(len(lives))} lives."
+    lanes = figure(
+        "lives",
+        "Lives and views",
+        bars(rows, across),
+        _lives_table(lives, across),
+        note=note,
+        summary=summary,
+        legend=legend,
+        style="flush",
+    )
+    return join((lanes, _views_table(figures, across)))
+
+
+def _labels(views: list[dict[str, Any]]) -> dict[_View, tuple[str, str]]:
+    """Return what each view is called, and how it is filled: neighbours differ.
+
+    A group that is cut in two makes two views under one number; their makers tell them apart.
+    """
+    known = sorted({(view["number"], view["maker"]) for view in views})
+    makers = Counter(number for number, _ in known)
+    return {
+        (number, maker): (
+            f"{number}" if makers[number] == 1 else f"{number} by {shorten(maker, 8)}",
+            "view-b" if nth % 2 else "view-a",
+        )
+        for nth, (number, maker) in enumerate(known)
+    }
+
+
+def _lane(
+    life: dict[str, Any],
+    views: list[dict[str, Any]],
+    across: Axis,
+    labels: dict[_View, tuple[str, str]],
+) -> BarRow:
+    began_ns, ended_ns = life["began_ns"], max(life["ended_ns"], life["began_ns"])
+    name = (
+        life["name"]
+        if life["member"] in {"", life["name"].rstrip("'")}
+        else f"{life['name']} ({life['member']})"
+    )
+    parts = []
+    first_ns = views[0]["t_ns"] if views else ended_ns
+    if first_ns > began_ns:
+        say = f"{life['name']} begins at {across.form(began_ns)} and is in no view until {across.form(first_ns)}"
+        parts.append(Part(began_ns, first_ns, 7, say, "hatch"))
+    for nth, view in enumerate(views):
+        until_ns = views[nth + 1]["t_ns"] if nth + 1 < len(views) else ended_ns
+        members = len(view["members"])
+        listed = ", ".join(shorten(member, 24) for member in view["members"][:6]) + (
+            " …" if members > 6 else ""
+        )
+        label, fill = labels[view["number"], view["maker"]]
+        say = (
+            f"{life['name']} is in view {label} from {across.form(view['t_ns'])} to {across.form(until_ns)}: "
+            f"{formatting.plural(members, 'member')}, {listed}"
+        )
+        parts.append(Part(view["t_ns"], max(until_ns, view["t_ns"]), 1, say, fill, label))
+    shape, colour, meaning = _ENDS.get(life["end"], _ENDS["unknown"])
+    end = Mark(ended_ns, shape, colour, f"{life['name']} at {across.form(ended_ns)}: {meaning}")
+    return BarRow(name, parts, [end], value=meaning.partition(":")[0])
+
+
+def _lives_table(lives: list[dict[str, Any]], across: Axis) -> Table:
+    rows = [
+        (
+            called(life["name"], 60),
+            called(life["member"], 60),
+            called(life.get("in_trace", life["name"]), 60),
+            across.form(life["began_ns"]),
+            across.form(life["ended_ns"]),
+            _ENDS.get(life["end"], _ENDS["unknown"])[2],
+            _offset(life),
+            formatting.count(life["events"]),
+        )
+        for life in lives[:MOST_ROWS]
+    ]
+    note = (
+        "A clock's offset was estimated from messages that went to and fro, and is taken off where lives are compared."
+        if any(life["uncertainty_ns"] for life in lives)
+        else ""
+    )
+    columns = (
+        "life",
+        "member",
+        "in the trace",
+        "began",
+        "ended",
+        "how it ended",
+        "clock offset",
+        "events",
+    )
+    return Table(columns, rows, note, frozenset({3, 4, 6, 7}))
+
+
+def _offset(life: dict[str, Any]) -> str:
+    if life["offset_ns"] is None:
+        return "unknown"
+    if not life["offset_ns"] and not life["uncertainty_ns"]:
+        return "0"
+    offset = formatting.duration(life["offset_ns"])
+    return (
+        f"{offset} ± {formatting.duration(life['uncertainty_ns'])}"
+        if life["uncertainty_ns"] is not None
+        else offset
+    )
+
+
+def _views_table(figures: dict[str, Any], across: Axis) -> Html:
+    """Return who was in each view, and how long it took until all of them were told."""
+    views: dict[tuple[float, str], list[dict[str, Any]]] = defaultdict(list)
+    for view in figures["views"]:
+        views[view["number"], view["maker"]].append(view)
+    if not views:
+        return Html("")
+    rows = []
+    for (number, maker), told in sorted(
+        views.items(), key=lambda item: (item[0][0], item[1][0]["t_ns"])
+    )[:MOST_ROWS]:
+        first_ns, last_ns = min(one["t_ns"] for one in told), max(one["t_ns"] for one in told)
+        members = told[0]["members"]
+        names: list[object] = []
+        for name in members[:24]:
+            names += [called(name, 40), " "]
+        if len(members) > 24:
+            names.append(f"and {len(members) - 24} more")
+        rows.append(
+            (
+                f"{number}",
+                called(maker, 40),
+                across.form(first_ns),
+                formatting.duration(last_ns - first_ns),
+                f"{len({one['member'] for one in told})} of {len(members)}",
+                join(names),
+            )
+        )
+    columns = ("view", "made by", "first told", "all told within", "told", "members, oldest first")
+    content = Table(columns, rows, numeric=frozenset({2, 3, 4}))
+    summary = f"All {formatting.plural(len(views), 'view')}, with their members"
+    return tag("details", tag("summary", summary), table(content, summary), class_="behind card")

@@ -1,0 +1,104 @@
+"""The pipeline: what came of the messages behind the group. Whatever tables the figures have are shown as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts.lines import Table, table
+from gapless.report.html import Html, called, join, tag
+from gapless.report.sections.verdict import tile
+
+MOST_ROWS = 100
+"""Rows of one table."""
+Unit = Callable[[float], str]
+# The longest ending first: a rate ends in "_s" too.
+_UNITS: dict[str, Unit] = {
+    "_per_s": formatting.count,
+    "_bytes": formatting.size,
+    "_ns": formatting.duration,
+    "seconds": lambda span_s: formatting.duration(span_s * 1e9),
+    "_s": lambda span_s: formatting.duration(span_s * 1e9),
+}
+
+
+def section(figures: object) -> Html | None:
+    """Return numbers as tiles, and texts, lists and objects as tables."""
+    if not isinstance(figures, dict) or not figures:
+        return None
+    tiles = [
+        tile(_title(name), _shown(name, value))
+        for name, value in figures.items()
+        if isinstance(value, (int, float))
+    ]
+    parts: list[Html] = [tag("dl", *tiles, class_="tiles small")] if tiles else []
+    parts += [
+        _part(name, value)
+        for name, value in figures.items()
+        if isinstance(value, (dict, list)) and value
+    ]
+    texts = {name: value for name, value in figures.items() if isinstance(value, str) and value}
+    if texts:
+        parts.append(_part("more", texts))
+    return join(parts)
+
+
+def _part(name: str, value: Any) -> Html:
+    """Return a table: of an object a row for each of its parts, of a list a row for each of its entries."""
+    if isinstance(value, dict) and not all(isinstance(one, dict) for one in value.values()):
+        # A number in an object such as latency_s has the unit of the object, if it has none of its
+        # own.
+        plain = [
+            (_title(key), _shown(key if _unit(key)[0] else name, one)) for key, one in value.items()
+        ]
+        numeric = all(isinstance(one, (int, float)) for one in value.values())
+        return _table(_title(name), ("what", "value"), plain, {1} if numeric else set())
+    rows = (
+        [{"name": key, **one} for key, one in value.items()] if isinstance(value, dict) else value
+    )
+    rows = [one if isinstance(one, dict) else {"value": one} for one in rows]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [tuple(_shown(column, row.get(column)) for column in columns) for row in rows]
+    numeric_columns = {
+        at
+        for at, column in enumerate(columns)
+        if at and all(isinstance(row.get(column), (int, float, type(None))) for row in rows)
+    }
+    return _table(_title(name), [_title(column) for column in columns], cells, numeric_columns)
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]], numeric: set[int]
+) -> Html:
+    note = (
+        "" if len(rows) <= MOST_ROWS else f"The first {MOST_ROWS} of {formatting.count(len(rows))}."
+    )
+    content = Table(columns, rows[:MOST_ROWS], note, frozenset(numeric or {-1}))
+    return tag("div", tag("h3", title), table(content, title), class_="card plain")
+
+
+def _unit(name: object) -> tuple[str, Unit | None]:
+    """Return the ending of a name that tells its unit, and how such numbers are written."""
+    return next(
+        ((ending, unit) for ending, unit in _UNITS.items() if str(name).endswith(ending)),
+        ("", None),
+    )
+
+
+def _title(name: object) -> str:
+    ending, _ = _unit(name)
+    rate = " per second" if ending == "_per_s" else ""
+    return (str(name).removesuffix(ending) or str(name)).replace("_", " ") + rate
+
+
+def _shown(name: object, value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return (_unit(name)[1] or formatting.count)(value)
+    if value is None:
+        return formatting.NONE
+    if isinstance(value, (dict, list)):
+        return ", ".join(map(str, value))[:200]
+    return called(value, 120)

@@ -1,0 +1,270 @@
+"""Repairs: from the moment that a gap is noticed to the moment that its messages are delivered."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import Axis
+from gapless.report.charts.bars import BarRow, Part, bars
+from gapless.report.charts.lines import Table, canvas, figure, key, percent, x_axis
+from gapless.report.html import Html, called, join, shorten, tag
+from gapless.report.sections.verdict import tile
+
+MOST_WATERFALLS = 14
+"""Repairs that are shown phase by phase: the slowest."""
+MOST_ROWS = 200
+"""Rows of the table of repairs."""
+_MOMENTS = ("gap_ns", "nak_ns", "nak_in_ns", "repair_ns", "stored_ns", "delivered_ns")
+_PHASES = (
+    ("nak_ns", "grace: it may only be late", 7, "dots"),
+    ("nak_in_ns", "the nak is under way", 2, "block"),
+    ("repair_ns", "waiting for the answer", 5, "hatch"),
+    ("stored_ns", "the repair is under way", 1, "block"),
+    ("delivered_ns", "waiting for earlier messages", 4, "hatch"),
+)
+_NEVER_HEIGHT, _HEIGHT = 26, 190
+
+
+def section(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return when repairs happened, how long they took, and where that time went."""
+    log = [one for one in figures["repair_log"] if _start(one) is not None]
+    if not log:
+        return None
+    ended = [one for one in log if _took(one) is not None]
+    took = sorted(filter(None, map(_took, ended)))
+    again = sum(one["naks"] > 1 for one in log)
+    tiles = [
+        tile("Gaps shown", formatting.count(len(log)), detail=_of_all(figures, len(log))),
+        tile(
+            "Repaired in, median",
+            formatting.duration(median(took)) if took else formatting.NONE,
+            detail="gap to delivery",
+        ),
+        tile("Slowest", formatting.duration(took[-1]) if took else formatting.NONE),
+        tile("Asked for again", formatting.count(again), detail="gaps that took more than one nak"),
+        tile(
+            "Never repaired",
+            formatting.count(len(log) - len(ended)),
+            detail="not within this trace",
+        ),
+    ]
+    parts = [tag("dl", *tiles, class_="tiles small"), _scatter(log, took, across)]
+    if ended:
+        parts.append(_waterfall(ended))
+    return join(parts)
+
+
+def _of_all(figures: dict[str, Any], shown: int) -> str:
+    naks = figures["summary"]["naks"]
+    return f"{formatting.count(naks)} naks in all" if naks and naks > shown else ""
+
+
+def _start(one: dict[str, Any]) -> float | None:
+    return next((one[moment] for moment in _MOMENTS if one[moment] is not None), None)
+
+
+def _end(one: dict[str, Any]) -> float | None:
+    end: float | None = one["delivered_ns"] if one["delivered_ns"] is not None else one["stored_ns"]
+    return end
+
+
+def _took(one: dict[str, Any]) -> float | None:
+    start, end = _start(one), _end(one)
+    return None if start is None or end is None else max(0, end - start)
+
+
+def _name(one: dict[str, Any], most: int = 18) -> str:
+    range_ = formatting.seqnos(one["seqno"], one["seqno_last"])
+    return f"{shorten(one['member'], most)} lacks {range_} of {shorten(one['origin'], most)}"
+
+
+def _scatter(log: list[dict[str, Any]], took: list[float], across: Axis) -> Html:
+    """Return a mark for each gap: when it was noticed, and how long until it was closed."""
+    up = axes.logarithmic(max(1000, took[0] if took else 1e6), took[-1] if took else 1e8)
+    never = any(_took(one) is None for one in log)
+    top = _NEVER_HEIGHT if never else 6
+    foot = top + _HEIGHT
+    parts = []
+    for tick in up.ticks:
+        y = round(top + _HEIGHT * (1 - up.at(tick)), 1)
+        parts.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
+        parts.append(tag("text", up.form(tick), class_="tick y", x=-8, y=y + 4))
+    parts += x_axis(across, foot, top)
+    if never:
+        parts.append(tag("text", "never", class_="tick y", x=-8, y=12))
+    for one in sorted(log, key=lambda one: _start(one) or 0):
+        span_ns = _took(one)
+        y = 8.0 if span_ns is None else round(top + _HEIGHT * (1 - up.at(span_ns)), 1)
+        parts.append(_mark(one, across, y))
+    legend = [
+        key("repaired after one nak", 1, shape="dot"),
+        key("after several", 2, shape="triangle"),
+    ]
+    if never:
+        legend.append(key("never", 8, shape="cross"))
+    shown = log[:MOST_ROWS]
+    behind = Table(
+        ("gap noticed", "at", "lacks", "of", "naks", "nak after", "delivered after"),
+        [
+            (
+                across.form(_start(one) or 0),
+                called(one["member"], 40),
+                formatting.seqnos(one["seqno"], one["seqno_last"]),
+                called(one["origin"], 40),
+                formatting.count(one["naks"]),
+                _between(one, "gap_ns", "nak_ns"),
+                formatting.duration(_took(one)) if _took(one) is not None else "never",
+            )
+            for one in shown
+        ],
+        ""
+        if len(shown) == len(log)
+        else f"The first {len(shown)} of {formatting.count(len(log))}.",
+        frozenset({0, 4, 5, 6}),
+    )
+    summary = f"{formatting.plural(len(log), 'gap')}" + (
+        f", median {formatting.duration(median(took))}." if took else "."
+    )
+    note = "Each mark is a gap: across, when it was noticed; up, how long until its messages were delivered."
+    return figure(
+        "gaps",
+        "Gaps, and how long until they were repaired",
+        canvas(parts, foot + 22),
+        behind,
+        note=note,
+        summary=summary,
+        legend=legend,
+    )
+
+
+def _mark(one: dict[str, Any], across: Axis, y: float) -> Html:
+    """Return the mark of one gap, with the text shown when it is pointed at."""
+    start, span_ns = _start(one) or 0, _took(one)
+    shape, colour = "dot", 1
+    how = "never repaired" if span_ns is None else f"delivered after {formatting.duration(span_ns)}"
+    if span_ns is None:
+        shape, colour = "cross", 8
+    elif one["naks"] > 1:
+        shape, colour = "triangle", 2
+    naks = formatting.plural(int(one["naks"]), "nak")
+    say = f"{across.form(start)}: {_name(one, 40)}, {how}, {naks}"
+    return tag(
+        "use",
+        class_=f"mark c{colour} open",
+        href=f"#m-{shape}",
+        x=percent(across.at(start)),
+        y=y,
+        data_say=say,
+    )
+
+
+def _between(one: dict[str, Any], first: str, second: str) -> str:
+    if one[first] is None or one[second] is None:
+        return formatting.NONE
+    return formatting.duration(max(0, one[second] - one[first]))
+
+
+def _phases(one: dict[str, Any]) -> list[tuple[str, int, str, float, float]]:
+    """Return each phase that both its ends are known of: what it is, its colour and fill, from when to when."""
+    start = _start(one)
+    assert start is not None
+    found, before, waiting = [], start, []
+    for moment, what, colour, fill in _PHASES:
+        waiting.append(what)
+        at = one[moment]
+        if at is None:
+            continue
+        at = max(at, before)
+        found.append((" and ".join(waiting), colour, fill, before - start, at - start))
+        before, waiting = at, []
+    return found
+
+
+def _waterfall(ended: list[dict[str, Any]]) -> Html:
+    """Return the slowest repairs, and the typical one, phase by phase."""
+    ranked = sorted(ended, key=lambda one: -(_took(one) or 0))
+    shown = ranked[:MOST_WATERFALLS]
+    across = _since_gap(_took(shown[0]) or 1)
+    typical = _typical(ended)
+    rows = [typical] if typical is not None else []
+    for one in shown:
+        again = f", {one['naks']} naks" if one["naks"] > 1 else ""
+        parts = [
+            Part(
+                low, high, colour, f"{_name(one)}: {what}, {formatting.duration(high - low)}", fill
+            )
+            for what, colour, fill, low, high in _phases(one)
+            if high > low
+        ]
+        rows.append(BarRow(_name(one), parts, value=f"{formatting.duration(_took(one))}{again}"))
+    columns = (
+        "gap",
+        "naks",
+        "grace",
+        "nak under way",
+        "waiting for the answer",
+        "repair under way",
+        "waiting for earlier",
+        "in all",
+    )
+    pairs = tuple(pairwise(_MOMENTS))
+    behind = Table(
+        columns,
+        [
+            (
+                _name(one, 40),
+                formatting.count(one["naks"]),
+                *(_between(one, *pair) for pair in pairs),
+                formatting.duration(_took(one)),
+            )
+            for one in shown
+        ],
+    )
+    legend = [key(what, colour, shape=fill) for _, what, colour, fill in _PHASES]
+    note = f"The slowest {len(shown)} of {formatting.count(len(ended))} repairs, each from the moment that its gap was noticed."
+    summary = f"The slowest took {formatting.duration(_took(shown[0]))}: {_name(shown[0])}."
+    return figure(
+        "phases",
+        "Gap, nak, repair: where the time went",
+        bars(rows, across),
+        behind,
+        note=note,
+        summary=summary,
+        legend=legend,
+        style="flush",
+    )
+
+
+def _since_gap(high_ns: float) -> Axis:
+    return axes.counts(high_ns, formatting.duration, "ns", most=5)
+
+
+def _typical(ended: list[dict[str, Any]]) -> BarRow | None:
+    """Return the repair whose phases are the medians of all that have them all."""
+    whole = [one for one in ended if all(one[moment] is not None for moment in _MOMENTS)]
+    if len(whole) < 3:
+        return None
+    parts, before = [], 0.0
+    for (first, second), (_, what, colour, fill) in zip(pairwise(_MOMENTS), _PHASES, strict=True):
+        span_ns = median(max(0, one[second] - one[first]) for one in whole)
+        if span_ns:
+            parts.append(
+                Part(
+                    before,
+                    before + span_ns,
+                    colour,
+                    f"median of {len(whole)}: {what}, {formatting.duration(span_ns)}",
+                    fill,
+                )
+            )
+        before += span_ns
+    return BarRow(
+        f"Typical: each phase's median of {formatting.count(len(whole))}",
+        parts,
+        value=formatting.duration(before),
+        strong=True,
+    )

@@ -1,0 +1,608 @@
+"""A sweep: how the profiles compare against loss and group size, what a hunt has seen, and which runs failed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import LOG, Axis
+from gapless.report.charts.bars import BarRow, Part, bars
+from gapless.report.charts.lines import (
+    COLOURS,
+    Line,
+    Panel,
+    Table,
+    chooser,
+    figure,
+    line_plot,
+    table,
+)
+from gapless.report.html import Html, called, join, tag
+from gapless.report.meanings import MEANINGS, NOT_CLAIMED
+from gapless.report.sections import verdict
+from gapless.report.sections.verdict import BAD, GOOD, UNSURE, Judgement, tile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gapless.report.page import Section
+
+MOST_FAILURES = 60
+"""Failing runs that are listed with their commands."""
+MOST_CELLS = 600
+"""Cells in the table."""
+MOST_CONDITIONS = 40
+"""Conditions that can be chosen in a comparison."""
+_FAILURES = "Each with the commands that repeat it and that shrink it."
+_LOSS = "The same work on networks that lose more and more."
+_SIZE = "The same work for each member, in larger and larger groups."
+_SIMULATED = (
+    "A simulation runs the real machine with virtual time and a made-up network. "
+    "It shows nothing about operating systems, sockets, disks or Spark."
+)
+
+
+class Metric(NamedTuple):
+    """A figure that profiles are compared by."""
+
+    ident: str
+    name: str
+    note: str
+    of: Callable[[dict[str, Any]], float | None]
+    form: Callable[[float | None], str]
+    kind: str
+    logarithmic: bool = False
+
+
+def _share(cell: dict[str, Any]) -> float | None:
+    return cell["delivered"] / cell["expected"] if cell["expected"] else None
+
+
+def _bytes(cell: dict[str, Any]) -> float | None:
+    sizes = cell["bytes"] if isinstance(cell["bytes"], dict) else {}
+    return sum(sizes.values()) / cell["delivered"] if cell["delivered"] else None
+
+
+METRICS = (
+    Metric(
+        "p99",
+        "Latency, 99 %",
+        "Lower is better.",
+        lambda cell: cell["p99_ns"],
+        formatting.duration,
+        "ns",
+        True,
+    ),
+    Metric(
+        "p50",
+        "Latency, median",
+        "Lower is better.",
+        lambda cell: cell["p50_ns"],
+        formatting.duration,
+        "ns",
+        True,
+    ),
+    Metric(
+        "rate",
+        "Deliveries a second",
+        "Higher is better; of virtual time.",
+        lambda cell: cell["deliveries_per_s"],
+        formatting.brief,
+        "rate",
+    ),
+    Metric(
+        "frames",
+        "Frames for each delivery",
+        "Lower is better: data, repairs, acks, naks and all others.",
+        lambda cell: cell["frames_per_message"],
+        formatting.brief,
+        "number",
+    ),
+    Metric(
+        "bytes",
+        "Bytes for each delivery",
+        "Lower is better, headers included.",
+        _bytes,
+        formatting.brief,
+        "number",
+    ),
+    Metric(
+        "repairs",
+        "Repairs for each lost frame",
+        "1 is what a loss of data needs; losses of acks need none.",
+        lambda cell: cell["repairs_per_lost_frame"],
+        formatting.brief,
+        "number",
+    ),
+)
+"""What is compared."""
+
+
+# The verdict
+
+
+def card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
+    """Return the judgement of a sweep and its card."""
+    judgement = judge(figures)
+    simulated_ns = sum(part["simulated_ns"] for part in figures["cells"]) + sum(
+        1e9 * hunt["simulated_seconds"] for hunt in figures["hunts"]
+    )
+    delivered = sum(cell["delivered"] for cell in figures["cells"])
+    promises = [
+        tile(
+            "Runs that failed",
+            formatting.count(figures["failed"]),
+            tone=BAD if figures["failed"] else GOOD,
+        ),
+        tile(
+            "Violations",
+            formatting.count(figures["violations"]),
+            tone=BAD if figures["violations"] else GOOD,
+        ),
+        tile("Runs done", formatting.count(figures["runs"]), detail=_to_do(figures)),
+        tile(
+            "Cells",
+            formatting.count(len(figures["cells"]) + len(figures["hunts"])),
+            detail="combinations and hunts",
+        ),
+    ]
+    work = [
+        tile(
+            "Steps checked",
+            formatting.brief(_sum(figures, "steps")),
+            detail="every check after every step",
+        ),
+        tile("Events", formatting.brief(_sum(figures, "events"))),
+        tile("Deliveries", formatting.brief(delivered), detail="in cells of the grid")
+        if delivered
+        else "",
+        tile("Virtual time", formatting.duration(simulated_ns)),
+        tile("CPU time", formatting.duration(1e9 * _sum(figures, "cpu_s"))),
+    ]
+    tiles = join((tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles")))
+    return judgement, verdict.card(judgement, tiles, _limits(figures))
+
+
+def _sum(figures: dict[str, Any], part: str) -> float:
+    return float(sum(one[part] for one in (*figures["cells"], *figures["hunts"])))
+
+
+def _to_do(figures: dict[str, Any]) -> str:
+    return (
+        f"{formatting.count(figures['missing'])} still to do"
+        if figures["missing"]
+        else "all of them"
+    )
+
+
+def judge(figures: dict[str, Any]) -> Judgement:
+    """Return the judgement: a sweep is sound if it is complete, no run failed, and what must happen has happened."""
+    runs = formatting.plural(figures["runs"], "run")
+    looked = f"In each of {runs} every invariant was checked after every step."
+    planted = sorted({cell["mutant"] for cell in figures["cells"] if cell["mutant"]})
+    notes = (f"A bug was planted on purpose: {', '.join(planted)}.",) if planted else ()
+    if figures["failed"] or figures["violations"]:
+        failed = formatting.count(figures["failed"])
+        found = f"{formatting.plural(figures['violations'], 'violation')} in all."
+        return Judgement(BAD, f"{failed} of {runs} failed", (*notes, looked, found))
+    if not figures["runs"]:
+        return Judgement(UNSURE, "Nothing to judge", ("No run of this sweep is done yet.",))
+    if figures["missing"]:
+        left = formatting.count(figures["missing"])
+        return Judgement(
+            UNSURE, f"No violation so far; {left} runs are still to do", (*notes, looked)
+        )
+    unseen = [
+        what
+        for hunt in figures["hunts"]
+        for what in hunt["must_happen_missing"]
+        if hunt["thorough"]
+    ]
+    if unseen:
+        never = f"Never seen, though a hunt of this length must see it: {', '.join(unseen)}."
+        return Judgement(UNSURE, "No violation, but the hunt was not thorough", (looked, never))
+    return Judgement(GOOD, f"No violation in {runs}", (*notes, looked, *_bounds(figures)))
+
+
+def _bounds(figures: dict[str, Any]) -> list[str]:
+    return [
+        f"Of {_groups(hunt)}: at 95 % confidence, a bug shows in fewer than "
+        f"{formatting.percent(hunt['a_bug_shows_in_less_than'])} of such runs."
+        for hunt in figures["hunts"]
+        if hunt["a_bug_shows_in_less_than"]
+    ]
+
+
+def _limits(figures: dict[str, Any]) -> Html:
+    items = [tag("li", _SIMULATED), tag("li", NOT_CLAIMED)]
+    if figures["other_runs"]:
+        other = formatting.plural(figures["other_runs"], "run")
+        items.append(tag("li", f"Not counted: {other} in the same folder, of other code."))
+    return tag("div", tag("h3", "Not checked"), tag("ul", *items), class_="not-checked")
+
+
+# The sections
+
+
+def sections(figures: dict[str, Any]) -> list[Section]:
+    """Return the sections of a sweep."""
+    from gapless.report.page import Section
+
+    cells = figures["cells"]
+    made = [
+        Section("failures", "Failures", "Runs that failed", _FAILURES, _failures(figures)),
+        Section(
+            "loss",
+            "Against loss",
+            "Profiles against loss",
+            _LOSS,
+            _against(cells, "loss", "members", "loss"),
+        ),
+        Section(
+            "size",
+            "Against size",
+            "Profiles against group size",
+            _SIZE,
+            _against(cells, "members", "loss", "size"),
+        ),
+        Section("cost", "Cost", "What it cost", "", _cost(cells)),
+        Section("cells", "Cells", "Every cell", "", _cells(cells)),
+        Section("hunts", "Hunts", "Groups drawn from seeds", "", _hunts(figures["hunts"])),
+    ]
+    return [part for part in made if part.body is not None]
+
+
+def _failures(figures: dict[str, Any]) -> Html | None:
+    failures = figures["failures"]
+    if not failures:
+        return None
+    shown = failures[:MOST_FAILURES]
+    counted = f"Shown: {len(shown)} of {formatting.count(max(figures['failed'], len(failures)))}."
+    return join(
+        (tag("p", counted, class_="note"), *(_failure(nth, one) for nth, one in enumerate(shown)))
+    )
+
+
+def _failure(nth: int, one: dict[str, Any]) -> Html:
+    first = one["violations"][0] if one["violations"] else None
+    check = first["check"] if first else "broke off"
+    what = first["message"] if first else one["error"]
+    more = f" and {len(one['violations']) - 1} more" if len(one["violations"]) > 1 else ""
+    head = tag(
+        "summary",
+        tag("span", check, class_="check-id bad"),
+        " ",
+        tag("span", what, class_="message"),
+        tag("span", f"{more}, seed {one['seed']}, {one['profile'] or 'no profile'}", class_="soft"),
+    )
+    parts = (
+        [tag("p", f"The promise: {MEANINGS[check]}", class_="note")] if check in MEANINGS else []
+    )
+    parts += [_command(name, one[name]) for name in ("replay", "shrink") if one[name]]
+    if len(one["violations"]) > 1:
+        rows = [
+            (v["check"], formatting.duration(v["t_ns"]), called(v["member"], 40), v["message"])
+            for v in one["violations"][:50]
+        ]
+        content = Table(("check", "at", "member", "what"), rows, numeric=frozenset({1}))
+        label = f"All {len(one['violations'])} violations of seed {one['seed']}"
+        parts.append(tag("details", tag("summary", label), table(content, label), class_="behind"))
+    return tag("details", head, *parts, class_="violation card", id=f"failure-{nth}", open=nth < 5)
+
+
+def _command(name: str, command: str) -> Html:
+    return tag(
+        "div",
+        tag("span", name, class_="soft"),
+        tag("code", command, tabindex=0),
+        tag("button", "Copy", type="button", class_="copy", aria_label=f"Copy the command: {name}"),
+        class_="command",
+    )
+
+
+# The comparison
+
+
+def _against(cells: Sequence[dict[str, Any]], across: str, other: str, ident: str) -> Html | None:
+    """Return curves of every profile over one parameter, for each condition of the others."""
+    conditions: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        if cell[across] is not None and cell["profile"]:
+            conditions[cell[other], _setting(cell)].append(cell)
+    wide = {
+        key: found for key, found in conditions.items() if len({cell[across] for cell in found}) > 1
+    }
+    if not wide:
+        return None
+    profiles = list(dict.fromkeys(cell["profile"] for cell in cells if cell["profile"]))
+    several = len({setting for _, setting in wide}) > 1
+    names, bodies = [], []
+    ranked = sorted(wide.items(), key=lambda item: (item[0][1], item[0][0] or 0))[:MOST_CONDITIONS]
+    for nth, ((fixed, setting), found) in enumerate(ranked):
+        condition = f"{_fixed(other, fixed)}{', ' + setting if several else ''}"
+        names.append(condition)
+        figures = [
+            _curves(f"{ident}-{nth}-{metric.ident}", metric, across, condition, found, profiles)
+            for metric in METRICS
+        ]
+        bodies.append(tag("div", *filter(None, figures), class_="pair"))
+    label = {"members": "Group", "loss": "Loss"}[other]
+    work = Html("") if several else tag("p", f"Every member: {ranked[0][0][1]}.", class_="note")
+    # Profiles differ most where it is hardest.
+    return join((work, chooser(f"{ident}-of", label, names, bodies, start=len(names) - 1)))
+
+
+def _fixed(name: str, value: float | None) -> str:
+    if value is None:
+        return "drawn"
+    return f"{value:g} members" if name == "members" else f"{value:g} % loss"
+
+
+def _setting(cell: dict[str, Any]) -> str:
+    knobs = cell["knobs"] if isinstance(cell["knobs"], dict) else {}
+    parts = [f"{name} {value}" for name, value in sorted(knobs.items())]
+    parts.append(f"{cell['messages']} messages of {formatting.size(cell['size_bytes'] or 0)}")
+    return ", ".join(parts)
+
+
+def _curves(
+    ident: str,
+    metric: Metric,
+    across: str,
+    condition: str,
+    cells: list[dict[str, Any]],
+    profiles: list[str],
+) -> Html | None:
+    xs = sorted({cell[across] for cell in cells})
+    found: dict[tuple[str, float], float | None] = {
+        (cell["profile"], cell[across]): metric.of(cell) for cell in cells
+    }
+    known = [value for value in found.values() if value is not None]
+    if not known:
+        return None
+    lines = [
+        Line(profile, [found.get((profile, x)) for x in xs], nth % COLOURS + 1, marked=True)
+        for nth, profile in enumerate(profiles)
+        if any(found.get((profile, x)) is not None for x in xs)
+    ]
+    up = (
+        axes.logarithmic(max(1, min(known)), max(known))
+        if metric.logarithmic
+        else axes.counts(max(known), metric.form, metric.kind)
+    )
+    behind = Table(
+        ("profile", *(_fixed(across, x) for x in xs)),
+        [
+            (
+                line.name,
+                *(
+                    formatting.NONE if value is None else metric.form(value)
+                    for value in line.values
+                ),
+            )
+            for line in lines
+        ],
+    )
+    best = _best(metric, lines)
+    return line_plot(
+        ident,
+        metric.name,
+        _parameter(across, xs),
+        xs,
+        [Panel(condition, up, lines, height=180)],
+        behind=behind,
+        note=metric.note,
+        summary=best,
+    )
+
+
+def _best(metric: Metric, lines: list[Line]) -> str:
+    """Say who is where at the far end."""
+    ends = [(line.values[-1], line.name) for line in lines if line.values[-1] is not None]
+    if not ends:
+        return ""
+    low, high = min(ends), max(ends)
+    return f"At the right end from {metric.form(low[0])} ({low[1]}) to {metric.form(high[0])} ({high[1]})."
+
+
+def _parameter(across: str, xs: list[float]) -> Axis:
+    if across == "loss":
+        return Axis(
+            min(xs), max(xs), lambda x: f"{x:g}\N{NO-BREAK SPACE}%", "loss", name="loss", ticks=xs
+        )
+    return Axis(min(xs), max(xs), lambda x: f"{x:g}", "members", LOG, "members", xs)
+
+
+_KINDS = (
+    ("data", 1, "block"),
+    ("repair", 2, "hatch"),
+    ("ack", 3, "block"),
+    ("nak", 8, "block"),
+    ("tail", 5, "dots"),
+    ("stability", 4, "hatch"),
+    ("other", 7, "block"),
+)
+
+
+def _cost(cells: Sequence[dict[str, Any]]) -> Html | None:
+    """Return the frames of every profile by kind, for each condition."""
+    conditions: dict[tuple[float, float], list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        if cell["profile"] and cell["delivered"] and isinstance(cell["frames"], dict):
+            conditions[cell["members"] or 0, cell["loss"] or 0].append(cell)
+    if not conditions:
+        return None
+    names, bodies = [], []
+    for nth, ((members, loss), found) in enumerate(sorted(conditions.items())[:MOST_CONDITIONS]):
+        names.append(f"{members:g} members, {loss:g} % loss")
+        bodies.append(_cost_bars(nth, names[-1], found))
+    return chooser("cost-of", "Condition", names, bodies, start=len(names) - 1)
+
+
+def _cost_bars(nth: int, condition: str, cells: list[dict[str, Any]]) -> Html:
+    from gapless.report.charts.lines import key
+
+    totals = [sum(cell["frames"].values()) / cell["delivered"] for cell in cells]
+    across = axes.counts(max(totals), kind="number", most=5)
+    several = len({cell["profile"] for cell in cells}) < len(cells)
+    rows = []
+    for cell, total in zip(cells, totals, strict=True):
+        parts, before = [], 0.0
+        name = cell["profile"] + (f", {_setting(cell)}" if several else "")
+        for kind, colour, fill in _KINDS:
+            each = cell["frames"].get(kind, 0) / cell["delivered"]
+            if each:
+                parts.append(
+                    Part(
+                        before,
+                        before + each,
+                        colour,
+                        f"{name}: {kind}, {formatting.brief(each)} frames for each delivery",
+                        fill,
+                    )
+                )
+            before += each
+        rows.append(BarRow(name, parts, value=f"{formatting.brief(total)} frames"))
+    behind = Table(
+        ("profile", *(kind for kind, *_ in _KINDS), "all"),
+        [
+            (
+                cell["profile"],
+                *(
+                    formatting.brief(cell["frames"].get(kind, 0) / cell["delivered"])
+                    for kind, *_ in _KINDS
+                ),
+                formatting.brief(total),
+            )
+            for cell, total in zip(cells, totals, strict=True)
+        ],
+    )
+    legend = [
+        key(kind, colour, shape=fill)
+        for kind, colour, fill in _KINDS
+        if any(cell["frames"].get(kind) for cell in cells)
+    ]
+    note = "What goes over all links for one message to be delivered at one member."
+    return figure(
+        f"cost-{nth}",
+        f"Frames for each delivery: {condition}",
+        bars(rows, across),
+        behind,
+        note=note,
+        summary=f"{len(cells)} bars.",
+        legend=legend,
+        style="flush",
+    )
+
+
+def _cells(cells: Sequence[dict[str, Any]]) -> Html | None:
+    if not cells:
+        return None
+    rows = [
+        (
+            cell["profile"],
+            formatting.count(cell["members"]),
+            f"{cell['loss'] or 0:g} %",
+            _setting(cell),
+            formatting.count(cell["runs"]),
+            tag(
+                "span",
+                formatting.count(cell["failed"]),
+                class_="state bad" if cell["failed"] else None,
+            ),
+            formatting.percent(_share(cell)),
+            *(
+                formatting.NONE if (value := metric.of(cell)) is None else metric.form(value)
+                for metric in METRICS
+            ),
+        )
+        for cell in cells[:MOST_CELLS]
+    ]
+    columns = (
+        "profile",
+        "members",
+        "loss",
+        "setting",
+        "runs",
+        "failed",
+        "delivered",
+        *(metric.name for metric in METRICS),
+    )
+    note = (
+        ""
+        if len(cells) <= MOST_CELLS
+        else f"The first {MOST_CELLS} of {formatting.count(len(cells))} cells."
+    )
+    content = Table(columns, rows, note, frozenset(range(len(columns))) - {0, 3})
+    summary = f"All {formatting.plural(len(cells), 'cell')} in numbers"
+    return tag(
+        "details",
+        tag("summary", summary),
+        table(content, summary),
+        class_="behind card",
+        open=len(cells) <= 30,
+    )
+
+
+# Hunts
+
+
+def _groups(hunt: dict[str, Any]) -> str:
+    known = {
+        "told": "groups that are told their views",
+        "membership": "groups that make their own views",
+    }
+    return known.get(hunt["groups"], str(hunt["groups"]))
+
+
+def _hunts(hunts: Sequence[dict[str, Any]]) -> Html | None:
+    return join(_hunt(nth, hunt) for nth, hunt in enumerate(hunts)) if hunts else None
+
+
+def _hunt(nth: int, hunt: dict[str, Any]) -> Html:
+    tiles = [
+        tile("Seeds", formatting.count(hunt["seeds"]), detail=_groups(hunt)),
+        tile("Failed", formatting.count(hunt["failed"])),
+        tile("Messages", formatting.brief(hunt["messages"])),
+        tile("Steps", formatting.brief(hunt["steps"])),
+        tile("Virtual time", formatting.duration(1e9 * hunt["simulated_seconds"])),
+    ]
+    parts = [tag("dl", *tiles, class_="tiles small")]
+    for ident, title, note, counted in (
+        (
+            "faults",
+            "Faults that struck",
+            "How often each kind of fault hit a run of this hunt.",
+            hunt["faults"],
+        ),
+        (
+            "seen",
+            "What must happen, and did",
+            "In how many seeds each situation was seen.",
+            hunt["must_happen"],
+        ),
+    ):
+        if isinstance(counted, dict) and counted:
+            parts.append(_counted(f"{ident}-{nth}", f"{title}: {_groups(hunt)}", note, counted))
+    return join(parts)
+
+
+def _counted(ident: str, title: str, note: str, counted: dict[str, float]) -> Html:
+    ranked = sorted(counted.items(), key=lambda item: -item[1])
+    across = axes.counts(ranked[0][1], most=4)
+    rows = [
+        BarRow(
+            name,
+            [Part(0, number, 1, f"{name}: {formatting.count(number)}")] if number else [],
+            value=formatting.count(number) if number else "never",
+        )
+        for name, number in ranked
+    ]
+    never = [name for name, number in ranked if not number]
+    summary = f"Never: {', '.join(never)}." if never else "All of them."
+    behind = Table(("what", "times"), [(name, formatting.count(number)) for name, number in ranked])
+    return figure(
+        ident, title, bars(rows, across), behind, note=note, summary=summary, style="flush"
+    )

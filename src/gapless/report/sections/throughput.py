@@ -1,0 +1,299 @@
+"""Load: what was sent and delivered over time, what frames it took, and who had to wait for whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import Axis
+from gapless.report.charts.bars import BarRow, Part, bars
+from gapless.report.charts.lines import (
+    Line,
+    Panel,
+    Table,
+    chooser,
+    figure,
+    key,
+    line_plot,
+    table_rows,
+    thin,
+    thinned,
+)
+from gapless.report.html import Html, called, in_order, join, shorten
+
+MOST_MEMBERS = 24
+"""Members that can be chosen, and members with a bar."""
+_SUMS = ("sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "blocked_ns")
+_KINDS = (
+    ("data", "data", 1, "block"),
+    ("repair", "repairs", 2, "hatch"),
+    ("ack", "acks", 3, "block"),
+    ("nak", "naks", 8, "block"),
+    ("tail", "tails", 5, "dots"),
+    ("other", "other", 7, "block"),
+)
+
+
+def traffic(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return messages and repairs over time, of all and of each member."""
+    step_ns = figures["over_time"]["step_ns"]
+    members: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for point in figures["over_time"]["points"]:
+        members[point["member"]].append(point)
+    if not members or not step_ns:
+        return None
+    whole: dict[float, dict[str, Any]] = {}
+    for point in (point for points in members.values() for point in points):
+        cell = whole.setdefault(point["t_ns"], {"t_ns": point["t_ns"], **dict.fromkeys(_SUMS, 0)})
+        for part in _SUMS:
+            cell[part] += point[part]
+    busiest = sorted(
+        members,
+        key=lambda name: -sum(point["sent"] + point["delivered"] for point in members[name]),
+    )
+    chosen = (
+        [("all members together", [whole[t_ns] for t_ns in sorted(whole)])]
+        if len(members) > 1
+        else []
+    )
+    chosen += [
+        (f"at {name}", members[name]) for name in sorted(busiest[:MOST_MEMBERS], key=in_order)
+    ]
+    rows = table_rows(len(chosen))
+    pictures = [
+        _one(nth, name, points, across, step_ns, rows) for nth, (name, points) in enumerate(chosen)
+    ]
+    return chooser("traffic-of", "Member", [shorten(name, 60) for name, _ in chosen], pictures)
+
+
+def _one(
+    nth: int, name: str, points: list[dict[str, Any]], across: Axis, step_ns: float, rows: int
+) -> Html:
+    points = _with_zeros(sorted(points, key=lambda point: point["t_ns"]), step_ns)
+    xs = [point["t_ns"] for point in points]
+    per_s = 1e9 / step_ns
+
+    def rates(part: str) -> list[float]:
+        return [point[part] * per_s for point in points]
+
+    sent, delivered, naks, repairs = map(rates, ("sent", "delivered", "naks", "repairs"))
+    most = max((*sent, *delivered), default=0)
+    most_fixes = max((*naks, *repairs), default=0)
+    panels = [
+        Panel(
+            "messages a second",
+            axes.counts(most, kind="rate"),
+            [Line("delivered", delivered, 1), Line("sent", sent, 3)],
+            height=150,
+        ),
+        Panel(
+            "frames a second",
+            axes.counts(most_fixes, kind="rate"),
+            [Line("naks", naks, 2), Line("repairs", repairs, 4)],
+            height=90,
+        ),
+    ]
+    there = [point for point in points if any(point[part] for part in _SUMS)]
+    shown = thin(there, rows)
+    behind = Table(
+        ("from", "sent", "delivered", "bytes", "naks", "repairs", "acks", "duplicates", "waiting"),
+        [
+            (
+                across.form(point["t_ns"]),
+                formatting.count(point["sent"]),
+                formatting.count(point["delivered"]),
+                formatting.size(point["bytes"]),
+                *(
+                    formatting.count(point[part])
+                    for part in ("naks", "repairs", "acks", "duplicates")
+                ),
+                formatting.duration(point["blocked_ns"]),
+            )
+            for point in shown
+        ],
+        thinned(len(shown), len(there), f"steps of {formatting.duration(step_ns)}"),
+        frozenset(range(9)),
+    )
+    total = sum(point["delivered"] for point in there)
+    summary = f"{formatting.count(total)} delivered, at most {formatting.brief(most)} a second."
+    return line_plot(
+        f"traffic-{nth}",
+        f"Messages and repairs over time: {shorten(name, 60)}",
+        across,
+        xs,
+        panels,
+        behind=behind,
+        note=f"Counted in steps of {formatting.duration(step_ns)}.",
+        summary=summary,
+    )
+
+
+def _with_zeros(points: list[dict[str, Any]], step_ns: float) -> list[dict[str, Any]]:
+    """Return points with an empty one at both ends of every stretch in which nothing was written: nothing happened."""
+    found: list[dict[str, Any]] = []
+    for point in points:
+        if found and point["t_ns"] - found[-1]["t_ns"] > 1.5 * step_ns:
+            ends_ns = dict.fromkeys((found[-1]["t_ns"] + step_ns, point["t_ns"] - step_ns))
+            found += [{"t_ns": t_ns, **dict.fromkeys(_SUMS, 0)} for t_ns in ends_ns]
+        found.append(point)
+    return found
+
+
+def overhead(figures: dict[str, Any]) -> Html | None:
+    """Return what frames each member sent, and what of them was not data."""
+    members = [one for one in figures["overhead"] if _frames(one)]
+    if not members:
+        return None
+    ranked = sorted(members, key=lambda one: -_frames(one))
+    whole: dict[str, Any] = {
+        "member": "All members",
+        "duplicates": 0,
+        "sent_bytes": 0,
+        "sent_datagrams": 0,
+    }
+    for kind, *_ in _KINDS:
+        whole[kind] = {
+            part: sum(one[kind][part] for one in members)
+            for part in ("frames", "messages", "bytes")
+        }
+    for part in ("duplicates", "sent_bytes", "sent_datagrams"):
+        whole[part] = sum(one[part] for one in members)
+    across = axes.Axis(0, 1, formatting.percent, "share", ticks=(0, 0.25, 0.5, 0.75, 1))
+    rows = [_mix(whole, strong=True)] if len(members) > 1 else []
+    rows += [_mix(one) for one in ranked[:MOST_MEMBERS]]
+    note = "What each member sent, by kind of frame. Repairs are data sent again."
+    if len(ranked) > MOST_MEMBERS:
+        note += f" The busiest {MOST_MEMBERS} of {len(ranked)} members; the table has all."
+    behind = Table(
+        (
+            "member",
+            "frames",
+            *(name for _, name, *_ in _KINDS),
+            "messages sent again",
+            "duplicates dropped",
+            "datagrams",
+            "bytes",
+        ),
+        [
+            (
+                called(one["member"], 60),
+                formatting.count(_frames(one)),
+                *(formatting.count(one[kind]["frames"]) for kind, *_ in _KINDS),
+                formatting.count(one["repair"]["messages"]),
+                formatting.count(one["duplicates"]),
+                formatting.count(one["sent_datagrams"]),
+                formatting.size(one["sent_bytes"]),
+            )
+            for one in (whole, *ranked[:400])
+        ],
+    )
+    data, repair = whole["data"]["frames"], whole["repair"]["frames"]
+    beside = _frames(whole) - data - repair
+    each = f" and {formatting.brief(100 * beside / data)} of other kinds" if data else ""
+    again = (
+        f"For 100 frames of data, {formatting.brief(100 * repair / data)} were sent again{each}."
+        if data
+        else ""
+    )
+    return figure(
+        "overhead-bars",
+        "Frames by kind",
+        bars(rows, across),
+        behind,
+        note=join((note, " ", again)),
+        summary=again or f"{formatting.count(_frames(whole))} frames.",
+        legend=[key(name, colour, shape=fill) for _, name, colour, fill in _KINDS],
+        style="flush",
+    )
+
+
+def _frames(one: dict[str, Any]) -> float:
+    return float(sum(one[kind]["frames"] for kind, *_ in _KINDS))
+
+
+def _mix(one: dict[str, Any], *, strong: bool = False) -> BarRow:
+    total = _frames(one)
+    parts, before = [], 0.0
+    for kind, name, colour, fill in _KINDS:
+        share = one[kind]["frames"] / total
+        if share:
+            say = f"{one['member']}: {name}, {formatting.count(one[kind]['frames'])} frames, {formatting.percent(share)}"
+            parts.append(Part(before, before + share, colour, say, fill))
+        before += share
+    return BarRow(
+        one["member"],
+        parts,
+        value=f"{formatting.count(total)} frames, {formatting.size(one['sent_bytes'])}",
+        strong=strong,
+    )
+
+
+def waiting(figures: dict[str, Any]) -> Html | None:
+    """Return who waited for room in its window, and who was behind."""
+    blocked = sorted(
+        (one for one in figures["blocked"] if one["blocked_ns"]), key=lambda one: -one["blocked_ns"]
+    )
+    if not blocked:
+        return None
+    shown = blocked[:MOST_MEMBERS]
+    across = axes.counts(shown[0]["blocked_ns"], formatting.duration, "ns", most=5)
+    rows = []
+    for one in shown:
+        causes = sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])
+        parts, before = [], 0.0
+        for nth, cause in enumerate(causes[:6]):
+            until = min(one["blocked_ns"], before + cause["blocked_ns"])
+            say = f"{one['member']} waited {formatting.duration(cause['blocked_ns'])} for {_cause(cause)}"
+            fill = ("block", "hatch", "dots")[nth % 3]
+            parts.append(Part(before, until, 2 + nth % 3, say, fill))
+            before = until
+        if before < one["blocked_ns"]:
+            say = f"{one['member']} waited {formatting.duration(one['blocked_ns'] - before)}; nobody in particular was behind"
+            parts.append(Part(before, one["blocked_ns"], 7, say))
+        held = ", ".join(shorten(_cause(cause), 14) for cause in causes[:2])
+        value = formatting.duration(one["blocked_ns"]) + (f", for {held}" if held else "")
+        rows.append(BarRow(one["member"], parts, value=value))
+    behind = Table(
+        ("member", "waited", "times", "longest", "for whom"),
+        [
+            (
+                called(one["member"], 60),
+                formatting.duration(one["blocked_ns"]),
+                formatting.count(one["times"]),
+                formatting.duration(one["longest_ns"]),
+                _causes(one),
+            )
+            for one in blocked[:400]
+        ],
+        numeric=frozenset({1, 2, 3}),
+    )
+    note = "How long sends waited because a window was full: it empties when its slowest receiver has acknowledged."
+    longest, waits = (
+        formatting.duration(shown[0]["blocked_ns"]),
+        formatting.plural(shown[0]["times"], "wait"),
+    )
+    summary = f"Longest: {shown[0]['member']}, {longest} in {waits}."
+    return figure(
+        "waiting-bars",
+        "Who waited for room, and for whom",
+        bars(rows, across),
+        behind,
+        note=note,
+        summary=summary,
+        style="flush",
+    )
+
+
+def _cause(cause: dict[str, Any]) -> str:
+    """Return for whom, or if it was nobody in particular for what, a send waited."""
+    told = {"view": "a view", "ack": "an ack", "over": "its own end", "": "nobody in particular"}
+    return str(cause["member"] or told.get(cause["reason"], cause["reason"]))
+
+
+def _causes(one: dict[str, Any]) -> Html:
+    parts: list[object] = []
+    for cause in sorted(one["caused_by"], key=lambda cause: -cause["blocked_ns"])[:12]:
+        parts += [called(_cause(cause), 40), f" {formatting.duration(cause['blocked_ns'])} "]
+    return join(parts) if parts else join((formatting.NONE,))

@@ -1,0 +1,330 @@
+"""The verdict, first on the page: what was checked, on how much, what came of it, and what was not checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts.lines import Table, table
+from gapless.report.html import Html, called, join, tag
+from gapless.report.meanings import MEANINGS, NOT_CLAIMED
+
+GOOD, BAD, UNSURE = "good", "bad", "warn"
+HELD, VIOLATED = "held", "violated"
+_ICONS = {
+    GOOD: '<path d="M7 17.5 13.5 24 26 10.5"/>',
+    BAD: '<path d="M9.5 9.5 23.5 23.5M23.5 9.5 9.5 23.5"/>',
+    UNSURE: '<path d="M16.5 8V19M16.5 24.2V24.4"/>',
+}
+_WORD = {GOOD: "all held", BAD: "violated", UNSURE: "not certain"}
+_MOST_INCOMPLETE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the page says at its top: a tone, a headline, and sentences below it."""
+
+    tone: str
+    headline: str
+    sentences: tuple[object, ...]
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two, for the bar that stays in sight."""
+        return _WORD[self.tone]
+
+
+def judge_run(figures: dict[str, Any]) -> Judgement:
+    """Return the judgement of a run. Only a run that was looked at, completely, is called sound."""
+    verdict = figures["verdict"]
+    checks = verdict["checks"]
+    made = [check for check in checks if check["state"] != "not checked"]
+    scope = _scope(figures, len(made))
+    if not figures["judged"] or not made:
+        why = (
+            "These figures have no verdict."
+            if not figures["judged"]
+            else "No check could be made on this trace."
+        )
+        advice = ("Run ", tag("code", "gapless verify"), " on the trace to have it judged.")
+        return Judgement(UNSURE, "Not judged", (why, join(advice)))
+    if verdict["violations"] or not verdict["ok"]:
+        broken = [check for check in made if check["state"] == VIOLATED]
+        names = (
+            ", ".join(f"{check['id']} {check['name']}".strip() for check in broken) or "see below"
+        )
+        found = formatting.plural(verdict["violations"], "violation")
+        return Judgement(BAD, f"{found} found", (f"Broken: {names}.", scope))
+    if not verdict["events"]:
+        return Judgement(
+            UNSURE, "Nothing to judge", ("The trace has no events, so no check could fail.", scope)
+        )
+    if verdict["incomplete"]:
+        lives = formatting.plural(len(verdict["incomplete"]), "life has rows", "lives have rows")
+        return Judgement(
+            UNSURE,
+            "No violation found, but rows are missing",
+            (
+                f"{lives} missing: what happened there is not in the trace, so it could not be checked.",
+                scope,
+            ),
+        )
+    left_out = len(checks) - len(made)
+    if left_out:
+        headline = f"Every check that was made held: {len(made)} of {len(checks)}"
+        return Judgement(GOOD, headline, (scope,))
+    return Judgement(GOOD, "Every check held", (scope,))
+
+
+def _scope(figures: dict[str, Any], made: int) -> str:
+    verdict = figures["verdict"]
+    source = "a simulated group" if figures["simulated"] else "real processes"
+    seeds = f" in {formatting.count(verdict['seeds'])} seeds" if verdict["seeds"] > 1 else ""
+    span = f" over {formatting.duration(verdict['span_ns'])}" if verdict["span_ns"] else ""
+    took = (
+        f" Checking took {formatting.duration(verdict['seconds'] * 1e9)}."
+        if verdict["seconds"]
+        else ""
+    )
+    sampled = (
+        " The trace is a sample, so checks that need every row were not made."
+        if figures["mode"] == "sampled"
+        else ""
+    )
+    return (
+        f"{formatting.plural(made, 'check')} looked at {formatting.plural(verdict['events'], 'event')} that "
+        f"{formatting.plural(verdict['lives'], 'life', 'lives')} of {source} wrote down{seeds}{span}.{took}{sampled}"
+    )
+
+
+def icon(tone: str) -> Html:
+    """Return the sign of a tone."""
+    return Html(
+        f'<svg class="sign {tone}" viewBox="0 0 33 33" width="44" height="44" aria-hidden="true">{_ICONS[tone]}</svg>'
+    )
+
+
+def card(judgement: Judgement, tiles: Html, *rest: object) -> Html:
+    """Return the card at the top of the page."""
+    head = tag(
+        "div",
+        icon(judgement.tone),
+        tag(
+            "div",
+            tag("h2", judgement.headline, id="verdict-title"),
+            *(tag("p", sentence) for sentence in judgement.sentences),
+        ),
+        class_="verdict-head",
+    )
+    return tag(
+        "section",
+        head,
+        tiles,
+        *rest,
+        class_=f"verdict card {judgement.tone}",
+        id="verdict",
+        aria_labelledby="verdict-title",
+    )
+
+
+def tile(label: str, value: object, *, detail: object = "", tone: str = "") -> Html:
+    """Return one number with its name."""
+    return tag(
+        "div",
+        tag("dt", label),
+        tag("dd", value, tag("span", detail, class_="detail") if detail else ""),
+        class_=f"tile {tone}".strip(),
+    )
+
+
+def run_card(figures: dict[str, Any]) -> tuple[Judgement, Html]:
+    """Return the judgement of a run and its card."""
+    judgement = judge_run(figures)
+    return judgement, card(
+        judgement,
+        _run_tiles(figures),
+        _not_checked(figures),
+        _incomplete(figures),
+        _checks(figures),
+    )
+
+
+def _promise(label: str, number: float | None) -> Html:
+    if number is None:
+        return tile(label, formatting.NONE, detail="not counted")
+    return tile(label, formatting.count(number), tone=GOOD if number == 0 else BAD)
+
+
+def _lost(number: float | None, *, sound: bool) -> Html:
+    """Say what never came. It may be lost within the promises: its sender was killed, or its receiver was told."""
+    if number and sound:
+        return tile(
+            "Lost",
+            formatting.count(number),
+            detail="no promise broken: all checks held",
+            tone=UNSURE,
+        )
+    return _promise("Lost", number)
+
+
+def _run_tiles(figures: dict[str, Any]) -> Html:
+    verdict, summary = figures["verdict"], figures["summary"]
+    promises = [
+        _lost(summary["lost"], sound=judge_run(figures).tone == GOOD),
+        _promise("Duplicated", summary["duplicates"]),
+        _promise("Out of order", summary["out_of_order"]),
+        _promise("Violations", verdict["violations"] if figures["judged"] else None),
+    ]
+    expected = summary["expected"]
+    of = f"of {formatting.count(expected)} expected" if expected is not None else ""
+    rate = summary["messages_per_s"]
+    volume = summary["bytes_per_s"]
+    work = [
+        tile("Sent", formatting.count(summary["sent"]), detail="messages"),
+        tile("Delivered", formatting.count(summary["delivered"]), detail=of),
+        tile("Repaired", formatting.count(summary["repaired"]), detail=_repair_detail(summary)),
+        tile(
+            "Latency, median",
+            formatting.duration(summary["latency_p50_ns"]),
+            detail=_slowest(summary),
+        ),
+        tile(
+            "Latency, 99 %",
+            formatting.duration(summary["latency_p99_ns"]),
+            detail="of all deliveries were faster",
+        ),
+        tile(
+            "Rate",
+            f"{formatting.brief(rate)}/s",
+            detail=f"{formatting.size(volume)}/s" if volume else "deliveries",
+        ),
+    ]
+    return join((tag("dl", *promises, class_="tiles promises"), tag("dl", *work, class_="tiles")))
+
+
+def _repair_detail(summary: dict[str, Any]) -> str:
+    lost = summary["frames_lost"]
+    return f"{formatting.count(lost)} frames lost on the way" if lost else "messages sent again"
+
+
+def _slowest(summary: dict[str, Any]) -> str:
+    return (
+        f"slowest {formatting.duration(summary['latency_max_ns'])}"
+        if summary["latency_max_ns"]
+        else ""
+    )
+
+
+def _not_checked(figures: dict[str, Any]) -> Html:
+    """Say what nobody has looked at: a reader must not take silence for a proof."""
+    left_out = [check for check in figures["verdict"]["checks"] if check["state"] == "not checked"]
+    reasons: dict[str, list[str]] = {}
+    for check in left_out:
+        reasons.setdefault(check["why"] or "no reason is given", []).append(
+            f"{check['id']} {check['name']}".strip()
+        )
+    items = [
+        tag("li", tag("strong", ", ".join(names)), f": {why}") for why, names in reasons.items()
+    ]
+    partly = [
+        check
+        for check in figures["verdict"]["checks"]
+        if check["state"] != "not checked" and check["why"]
+    ]
+    items += [
+        tag("li", tag("strong", f"{one['id']} {one['name']}"), f", in part: {one['why']}")
+        for one in partly
+    ]
+    if figures["mode"] == "sampled":
+        items.append(
+            tag(
+                "li",
+                "Between the rows of a sample anything may have happened that leaves no mark on them.",
+            )
+        )
+    items.append(tag("li", NOT_CLAIMED))
+    return tag(
+        "div", tag("h3", "Not checked"), tag("ul", *items), _beyond(figures), class_="not-checked"
+    )
+
+
+def _beyond(figures: dict[str, Any]) -> Html:
+    """Return what no trace can show, folded: it is the same for all."""
+    listed = figures["verdict"]["not_shown"]
+    if not listed:
+        return Html("")
+    items = [
+        tag(
+            "li",
+            tag("strong", one["id"]),
+            f" {MEANINGS.get(one['id'], '')} {_capital(one['why'])}.",
+        )
+        for one in listed
+    ]
+    summary = f"{len(listed)} promises that no trace can show; the simulator checks them"
+    return tag("details", tag("summary", summary), tag("ul", *items))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _incomplete(figures: dict[str, Any]) -> Html:
+    missing = figures["verdict"]["incomplete"]
+    if not missing:
+        return Html("")
+    shown = missing[:_MOST_INCOMPLETE]
+    items = [
+        tag(
+            "li",
+            called(one["life"], 60),
+            f": {one['why'] or formatting.plural(one['missing_rows'], 'row') + ' missing'}",
+        )
+        for one in shown
+    ]
+    if len(missing) > len(shown):
+        items.append(tag("li", f"and {formatting.count(len(missing) - len(shown))} more lives"))
+    return tag("div", tag("h3", "Missing rows"), tag("ul", *items), class_="not-checked")
+
+
+def _checks(figures: dict[str, Any]) -> Html:
+    checks = figures["verdict"]["checks"]
+    if not checks:
+        return Html("")
+    return checks_table(checks, open_=any(check["state"] == VIOLATED for check in checks))
+
+
+def checks_table(checks: list[dict[str, Any]], *, open_: bool) -> Html:
+    """Return the list of all checks, violated ones first."""
+    order = {VIOLATED: 0, HELD: 1}
+    ranked = sorted(checks, key=lambda check: order.get(check["state"], 2))
+    rows = [
+        (
+            join((tag("span", check["id"], class_="check-id"), " ", check["name"])),
+            _state(check["state"]),
+            formatting.count(check["rows"]),
+            formatting.count(check["violations"]),
+            check["why"] or MEANINGS.get(check["id"], ""),
+        )
+        for check in ranked
+    ]
+    content = Table(
+        ("check", "state", "rows looked at", "violations", "what it means"),
+        rows,
+        numeric=frozenset({2, 3}),
+    )
+    summary = f"All {len(checks)} checks, one by one"
+    return tag(
+        "details",
+        tag("summary", summary),
+        table(content, summary),
+        class_="behind checks",
+        open=open_,
+    )
+
+
+def _state(state: str) -> Html:
+    tone = {HELD: GOOD, VIOLATED: BAD}.get(state, UNSURE)
+    sign = {HELD: "✓", VIOLATED: "✕"}.get(state, formatting.NONE)
+    return tag("span", f"{sign} {state}", class_=f"state {tone}")

@@ -1,0 +1,226 @@
+"""Windows: the marks of each stream over time, and how full the windows were."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from gapless.report import formatting
+from gapless.report.charts import axes
+from gapless.report.charts.axes import Axis
+from gapless.report.charts.bars import BarRow, Mark, Part, bars
+from gapless.report.charts.lines import (
+    Line,
+    Panel,
+    Table,
+    chooser,
+    figure,
+    key,
+    line_plot,
+    thin,
+    thinned,
+)
+from gapless.report.html import Html, called, join, shorten
+
+MOST_STREAMS = 64
+"""Streams to choose from."""
+MOST_POINTS = 12_800
+"""Points of all streams together: with many streams each has fewer."""
+MOST_BARS = 16
+"""Streams in the picture of how full the windows were."""
+_FEWEST_POINTS = 120
+
+
+def stream_name(one: dict[str, Any], most: int = 40) -> str:
+    """Return how people call a stream at a member: ``b from a``."""
+    if one["origin"] == one["member"]:
+        return f"{shorten(one['member'], most)}, its own"
+    return f"{shorten(one['member'], most)} from {shorten(one['origin'], most)}"
+
+
+def section(figures: dict[str, Any], across: Axis) -> Html | None:
+    """Return the marks of every stream, one at a time, and how full the windows were."""
+    windows = [window for window in figures["windows"] if window["points"]][:MOST_STREAMS]
+    parts: list[Html] = []
+    if windows:
+        names = [_title(window) for window in windows]
+        most = max(_FEWEST_POINTS, MOST_POINTS // len(windows))
+        pictures = [_window(nth, window, across, most) for nth, window in enumerate(windows)]
+        parts.append(chooser("windows-of", "Stream", names, pictures))
+    occupancy = _occupancy(figures["occupancy"])
+    if occupancy is not None:
+        parts.append(occupancy)
+    return join(parts) if parts else None
+
+
+def _title(window: dict[str, Any]) -> str:
+    to = f", to {shorten(window['to'], 30)}" if window["to"] else ""
+    return stream_name(window) + to
+
+
+def _fullest(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
+    """Return at most ``most`` points: the first, the last, and of each stretch between the one that holds most."""
+    if len(points) <= most:
+        return points
+    inner, stretches = points[1:-1], most - 2
+    edges = [at * len(inner) // stretches for at in range(stretches + 1)]
+    chosen = [
+        max(inner[low:high], key=lambda point: point[3] - point[1]) for low, high in pairwise(edges)
+    ]
+    return [points[0], *chosen, points[-1]]
+
+
+def _window(nth: int, window: dict[str, Any], across: Axis, most_points: int) -> Html:
+    everything = [(*point, 0, 0, 0)[:4] for point in window["points"]]
+    points = _fullest(everything, most_points)
+    xs = [point[0] for point in points]
+    low, delivered, high = ([point[at] for point in points] for at in (1, 2, 3))
+    held = [max(0, top - bottom) for top, bottom in zip(high, low, strict=True)]
+    ahead = [max(0, top - done) for top, done in zip(high, delivered, strict=True)]
+    most, reach = max(held), window["reach"] or 0
+    near = 0 < reach <= 4 * max(most, 1)
+    # From a common floor, so that the marks of a stream that begins late are not squeezed to a
+    # line.
+    floor = min(low)
+    marks = _marks_axis(floor, max(high))
+    panels = [
+        Panel(
+            "seqno",
+            marks,
+            [
+                Line("high", high, 2, step=True),
+                Line("delivered", delivered, 1, step=True),
+                Line("low", low, 3, step=True),
+            ],
+            bands=[(2, 0)],
+            height=170,
+        ),
+        Panel(
+            "messages"
+            + (
+                ""
+                if near or not reach
+                else f" (the window reaches to {formatting.count(reach)}, far above)"
+            ),
+            axes.counts(max(most, reach if near else 0)),
+            [
+                Line("held: high \N{MINUS SIGN} low", held, 4, step=True, dash=1, minus=(0, 2)),
+                Line(
+                    "not delivered yet: high \N{MINUS SIGN} delivered",
+                    ahead,
+                    8,
+                    step=True,
+                    dash=3,
+                    minus=(0, 1),
+                ),
+            ],
+            height=110,
+            levels=[(reach, f"reach {formatting.count(reach)}")] if near else (),
+        ),
+    ]
+    shown = thin(points)
+    behind = Table(
+        ("time", "low", "delivered", "high", "held"),
+        [
+            (across.form(t), *map(formatting.count, (lo, done, hi)), formatting.count(hi - lo))
+            for t, lo, done, hi in shown
+        ],
+        thinned(len(shown), len(points)),
+        frozenset(range(5)),
+    )
+    summary = (
+        f"From {formatting.count(floor)} to {formatting.count(max(high))}, at most {formatting.count(most)} held"
+        + (f" of {formatting.count(reach)}." if reach else ".")
+    )
+    note = "The band is what the window holds: from low, which nobody can ask for again, to high, the newest it has seen."
+    if len(points) < len(everything):
+        note += f" Drawn are {len(points)} of {len(everything)} points, of each stretch the one that holds most."
+    title = f"Window: {_title(window)}"
+    return line_plot(
+        f"window-{nth}", title, across, xs, panels, behind=behind, note=note, summary=summary
+    )
+
+
+def _marks_axis(low: float, high: float) -> Axis:
+    axis = axes.counts(max(high - low, 1))
+    return (
+        Axis(
+            low,
+            low + axis.high,
+            formatting.brief,
+            "count",
+            ticks=[low + tick for tick in axis.ticks],
+        )
+        if low > high / 2 and low > 0
+        else axes.counts(high)
+    )
+
+
+def _occupancy(streams: list[dict[str, Any]]) -> Html | None:
+    streams = [one for one in streams if one["max"] is not None]
+    if not streams:
+        return None
+    ranked = sorted(streams, key=lambda one: -(one["p99"] or 0))
+    shown = [one for one in ranked if one["max"]][:MOST_BARS] or ranked[:1]
+    reach = max((one["reach"] or 0 for one in shown), default=0)
+    most = max(one["max"] for one in shown)
+    near = 0 < reach <= 4 * max(most, 1)
+    across = axes.counts(max(most, reach if near else 0), most=5)
+    rows = []
+    for one in shown:
+        name = stream_name(one, 20)
+        say = (
+            f"{name}: half the time at most {formatting.count(one['p50'])} held, "
+            f"99 % of it at most {formatting.count(one['p99'])}, never more than {formatting.count(one['max'])}"
+            + (f", of {formatting.count(one['reach'])}" if one["reach"] else "")
+        )
+        marks = [Mark(one["max"], "triangle", 2, say)]
+        if near and one["reach"]:
+            marks.append(
+                Mark(
+                    one["reach"],
+                    "plus",
+                    7,
+                    f"{name}: the window reaches to {formatting.count(one['reach'])}",
+                )
+            )
+        half, most_of_it = one["p50"] or 0, one["p99"] or 0
+        parts = [Part(0, half, 1, say)] if half else []
+        parts += [Part(half, most_of_it, 1, say, "hatch")] if most_of_it > half else []
+        value = f"{formatting.count(one['p50'])} · {formatting.count(one['p99'])} · {formatting.count(one['max'])}"
+        rows.append(BarRow(name, parts, marks, value, rail=(one["p99"] or 0, one["max"])))
+    legend = [
+        key("held half the time", 1, shape="block"),
+        key("held 99 % of the time", 1, shape="hatch"),
+        key("most", 2, shape="triangle"),
+    ]
+    if near:
+        legend.append(key("reach of the window", 7, shape="plus"))
+    behind = Table(
+        ("at", "from", "mean", "half the time", "99 %", "most", "reach"),
+        [
+            (
+                called(one["member"], 60),
+                called(one["origin"], 60),
+                formatting.brief(one["mean"]),
+                *(formatting.count(one[part]) for part in ("p50", "p99", "max")),
+                formatting.count(one["reach"]) if one["reach"] else formatting.NONE,
+            )
+            for one in ranked[:400]
+        ],
+        numeric=frozenset(range(2, 7)),
+    )
+    note = "Messages that a member held of a stream. A window that is full makes its sender wait."
+    if len(ranked) > len(shown):
+        note += f" Shown are the fullest {len(shown)} of {formatting.count(len(ranked))} streams."
+    summary = f"The fullest: {stream_name(shown[0])}, 99 % of the time at most {formatting.count(shown[0]['p99'])}."
+    return figure(
+        "occupancy",
+        "How full the windows were",
+        bars(rows, across),
+        behind,
+        note=note,
+        summary=summary,
+        legend=legend,
+        style="flush",
+    )

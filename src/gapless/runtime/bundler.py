@@ -1,0 +1,133 @@
+"""The tray: messages that are sent one after another wait a moment for each other, and leave in one frame.
+
+On sending: a message that follows another at once is laid here, without a lock and without the
+machine, if the last turn has left room for it. The first one wakes whoever leads. One that fills a
+frame, or comes ``send_gap`` after the first, takes a turn itself: whoever sends without a pause
+need not wait for another thread to come to it.
+
+On a turn: the machine is given what lies here before anything else, so nothing overtakes it, and it
+gets its numbers.
+
+Any thread may lay a message, and the handler of a signal may: what is laid is one step, and so is
+what is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
+
+from gapless.payloads import Payloads
+from gapless.protocol.ready import Accepted
+
+if TYPE_CHECKING:
+    from gapless.protocol.member import Participant
+    from gapless.protocol.ready import GivenUp, Refused
+
+FOLLOWS_NS = 100_000
+"""A message that comes so soon after the last one is likely not the last of them."""
+MOST_BYTES = 1 << 18
+"""So many bytes lie here at most."""
+
+
+class Numbered(Protocol):
+    """Somebody who may want to know the number of a message; ``laid`` is set when it leaves."""
+
+    laid: tuple[Laid, int] | None
+
+
+class Laid(Future[Accepted]):
+    """What left together; the result has the numbers. It is what a send is to those that count them."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        super().__init__()
+        self.payloads = payloads
+
+    def settle(self, outcome: Accepted | Refused | GivenUp) -> None:
+        """Tell the numbers; if there are none, since the group is gone, they are 0."""
+        accepted = outcome if isinstance(outcome, Accepted) else Accepted(outcome.ticket, 0, -1)
+        if not self.done():
+            self.set_result(accepted)
+
+    def fail(self, error: BaseException) -> None:
+        """End it."""
+        if not self.done():
+            self.set_exception(error)
+
+
+class Tray:
+    """The messages to the group that wait for each other; ``gap_ns`` is for how long, 0: not at all."""
+
+    __slots__ = (
+        "_first_ns",
+        "_frame_bytes",
+        "_gap_ns",
+        "_items",
+        "_last_ns",
+        "_room",
+        "_room_bytes",
+        "_woken",
+    )
+
+    def __init__(self, frame_bytes: int, gap_ns: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._gap_ns = gap_ns
+        self._items: deque[tuple[bytes, Numbered]] = deque()
+        self._room = self._room_bytes = 0
+        self._first_ns = self._last_ns = 0
+        self._woken = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    # Any thread
+
+    def note(self) -> None:
+        """Take note that a message was sent by itself."""
+        self._last_ns = time.monotonic_ns()
+
+    def takes(self, size_bytes: int) -> bool:
+        """Return whether a message of this size may be laid here: it follows another, and there is room."""
+        laid = len(self._items) + 1
+        if laid > self._room or laid * size_bytes > self._room_bytes:
+            return False
+        return time.monotonic_ns() - self._last_ns < FOLLOWS_NS
+
+    def lay(self, payload: bytes, whose: Numbered) -> bool | None:
+        """Lay a message here; return True if it is time for a turn, False if nobody knows of it yet."""
+        self._items.append((payload, whose))
+        now_ns = self._last_ns = time.monotonic_ns()
+        if not self._woken:  # looked at behind the append, as take clears it before it takes
+            self._woken = True
+            self._first_ns = now_ns
+            return False
+        is_time = (
+            now_ns - self._first_ns >= self._gap_ns
+            or len(self._items) * len(payload) >= self._frame_bytes
+        )
+        return True if is_time else None
+
+    # Inside a turn
+
+    def allow(self, member: Participant) -> None:
+        """Let so much be laid here until the next turn as the window has room for."""
+        stream = member.outbound
+        if not self._gap_ns or member.view is None or stream.closed or len(stream.queue):
+            self._room = 0
+            return
+        self._room = stream.window.room()
+        room_bytes = stream.window.room_bytes()
+        self._room_bytes = MOST_BYTES if room_bytes is None else min(MOST_BYTES, room_bytes // 2)
+
+    def take(self) -> Laid | None:
+        """Return what lies here, if anything does."""
+        self._woken = False
+        items = [self._items.popleft() for _ in range(len(self._items))]
+        if not items:
+            return None
+        laid = Laid(Payloads.known([payload for payload, _ in items]))
+        for at, (_, whose) in enumerate(items):
+            whose.laid = laid, at
+        return laid

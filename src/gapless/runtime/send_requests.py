@@ -1,0 +1,272 @@
+"""Sends: from the application into the machine, and what became of them back.
+
+On sending: a send waits here until the next turn takes it up, and before the first view until there
+is one. Small sends that have room leave together, as if they were one, so that many of them share a
+frame. One that has no room waits in the machine, alone, so that it can be given up alone.
+
+On an event: the machine names a ticket; whoever waits for that ticket is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from gapless.delivery_mode import Mode
+from gapless.errors import LocalProtocolError
+from gapless.payloads import Payloads
+from gapless.protocol.ready import Accepted, Acknowledged, GivenUp, Refused, Unacknowledged
+from gapless.transport.base import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.identity import Address
+    from gapless.protocol.member import Participant
+    from gapless.protocol.ready import Event, Ready
+    from gapless.runtime.bundler import Laid
+
+MOST_TOGETHER_BYTES = 1 << 18
+"""So many bytes of small sends leave together at most."""
+
+
+class Sent(Future[Accepted | Refused | GivenUp]):
+    """A send on its way; the result says what became of it.
+
+    ``delivered`` is there for messages that are acknowledged, and tells when all have them, or who
+    has not. Cancelled before a turn has taken it up, nothing of it is sent; afterwards
+    ``Handle.cancel`` is the way.
+    """
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        to: Address | None = None,
+        mode: Mode = Mode.ORDERED,
+        *,
+        wait: bool = True,
+        deadline_ns: int | None = None,
+        loopback: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.payloads = payloads
+        self.to = to
+        self.mode = mode
+        self.waits = wait
+        self.deadline_ns = deadline_ns
+        self.loopback = loopback
+        self.size_bytes = payloads.size_bytes
+        self.ticket = 0
+        acknowledged = mode in {Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND}
+        self.delivered: Future[Acknowledged | Unacknowledged] | None = (
+            Future() if acknowledged else None
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can leave together with others."""
+        alike = self.to is None and self.mode is Mode.ORDERED and self.loopback is None
+        return alike and self.waits and self.deadline_ns is None
+
+    def settle(self, outcome: Accepted | Refused | GivenUp) -> None:
+        """Tell what became of it; without acceptance there is nothing to deliver."""
+        if not self.done():
+            self.set_result(outcome)
+        if self.delivered is not None and not isinstance(outcome, Accepted):
+            self.delivered.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """End it, and the wait for its delivery."""
+        for future in (self, self.delivered):
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+
+class Sends:
+    """The sends of one member. ``put`` may be called by any thread, all else inside a turn."""
+
+    def __init__(self, small_bytes: int) -> None:
+        self._small_bytes = small_bytes
+        self._queue: deque[Sent] = deque()
+        self._taken: dict[int, list[Sent] | list[Laid]] = {}
+        self._undelivered: dict[int, Sent] = {}
+        self._new = False
+
+    def put(self, sent: Sent) -> None:
+        """Take a send over from the application."""
+        self._queue.append(sent)
+        self._new = True
+
+    def stir(self) -> None:
+        """Look at the queue again: there is a view."""
+        self._new = bool(self._queue)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to flush."""
+        return self._new
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the time of a send is over that waits for a view."""
+        if not self._queue:
+            return None
+        return min(
+            (sent.deadline_ns for sent in tuple(self._queue) if sent.deadline_ns is not None),
+            default=None,
+        )
+
+    def flush(self, member: Participant, now_ns: int) -> Iterator[Ready]:
+        """Give the machine everything that has gathered by now; one who goes on sending holds up nothing else."""
+        self._new = False
+        if member.view is None:
+            self._expire(now_ns)
+            return
+        crowded, left = False, len(self._queue)
+        while left > 0 and self._queue:
+            left -= 1
+            sent = self._queue.popleft()
+            if not sent.set_running_or_notify_cancel():
+                continue
+            together = [sent]
+            if not crowded and left and self._is_small(sent):
+                taken = self._gather(together, member)
+                crowded = taken is None
+                left -= taken or 0
+            ready = self._give(together, member, now_ns)
+            if ready is not None:
+                yield ready
+
+    def give(self, laid: Laid, member: Participant, now_ns: int) -> Ready | None:
+        """Give the machine messages of one who does not wait for their numbers."""
+        try:
+            ready = member.send(laid.payloads, now_ns, mode=Mode.ORDERED)
+        except BaseException as error:
+            laid.fail(error)
+            if isinstance(error, LocalProtocolError):
+                log.warning("%d messages came too late to be sent: %s", len(laid.payloads), error)
+                return None
+            raise
+        self._taken[ready.ticket] = [laid]
+        return ready
+
+    def _is_small(self, sent: Sent) -> bool:
+        return sent.size_bytes <= self._small_bytes and sent.is_plain
+
+    def _gather(self, together: list[Sent], member: Participant) -> int | None:
+        """Take the small sends that follow, and return how many; None, and take none, if all of them have no room."""
+        chosen = self._following(together[0].size_bytes)
+        payloads = Payloads.known(
+            [payload for sent in (*together, *chosen) for payload in sent.payloads]
+        )
+        if not member.outbound.has_room(payloads):
+            return None
+        for _ in chosen:
+            sent = self._queue.popleft()
+            if sent.set_running_or_notify_cancel():
+                together.append(sent)
+        return len(chosen)
+
+    def _following(self, size_bytes: int) -> list[Sent]:
+        """Return the small sends at the head of the queue that leave together with ``size_bytes``."""
+        chosen: list[Sent] = []
+        for sent in tuple(self._queue):  # at once: any thread may add to the queue
+            size_bytes += sent.size_bytes
+            if size_bytes > MOST_TOGETHER_BYTES or not self._is_small(sent):
+                break
+            chosen.append(sent)
+        return chosen
+
+    def _give(self, together: list[Sent], member: Participant, now_ns: int) -> Ready | None:
+        """Let the machine send; a mistake of the caller is told to it."""
+        head = together[0]
+        payloads = head.payloads
+        if len(together) > 1:
+            payloads = Payloads.known([payload for sent in together for payload in sent.payloads])
+        timeout_ns = None if head.deadline_ns is None else max(0, head.deadline_ns - now_ns)
+        try:
+            ready = member.send(
+                payloads,
+                now_ns,
+                to=head.to,
+                mode=head.mode,
+                wait=head.waits,
+                timeout_ns=timeout_ns,
+                loopback=head.loopback,
+            )
+        except LocalProtocolError as error:
+            for sent in together:
+                sent.fail(error)
+            return None
+        except Exception:
+            self._queue.extendleft(
+                reversed(together)
+            )  # a failure of the machine is told to all that wait
+            raise
+        self._taken[ready.ticket] = together
+        for sent in together:
+            sent.ticket = ready.ticket
+        if head.delivered is not None:
+            self._undelivered[ready.ticket] = head
+        return ready
+
+    def _expire(self, now_ns: int) -> None:
+        """Without a view, end what is not to wait, or has waited for too long."""
+        for sent in tuple(self._queue):
+            over = sent.deadline_ns is not None and sent.deadline_ns <= now_ns
+            if over or not sent.waits:
+                self._queue.remove(sent)
+                if sent.set_running_or_notify_cancel():
+                    sent.settle(GivenUp(0, 0, "timeout") if over else Refused(0))
+
+    def cancel(self, sent: Sent, member: Participant, now_ns: int) -> Ready | None:
+        """Give up a send that waits in the machine; one that left with others is as good as accepted."""
+        return (
+            member.cancel(sent.ticket, now_ns) if self._taken.get(sent.ticket) == [sent] else None
+        )
+
+    # On an event
+
+    def settle(self, event: Event) -> bool:
+        """Tell whoever waits for this; return whether it is such an event."""
+        if type(event) is Accepted or type(event) is Refused or type(event) is GivenUp:
+            together = self._taken.pop(event.ticket, ())
+            if type(event) is not Accepted:
+                self._undelivered.pop(event.ticket, None)
+            if len(together) == 1:
+                together[0].settle(event)
+            else:
+                self._settle_each(together, event)
+            return True
+        if type(event) is Acknowledged or type(event) is Unacknowledged:
+            sent = self._undelivered.pop(event.ticket, None)
+            if sent is not None and sent.delivered is not None:
+                sent.delivered.set_result(event)
+            return True
+        return False
+
+    def _settle_each(self, together: Any, event: Accepted | Refused | GivenUp) -> None:
+        """Share the seqnos, or the messages that were taken, among sends that left together."""
+        before = 0
+        for sent in together:
+            count = len(sent.payloads)
+            if isinstance(event, Accepted):
+                sent.settle(
+                    Accepted(event.ticket, event.first + before, event.first + before + count - 1)
+                )
+            elif isinstance(event, GivenUp):
+                sent.settle(event._replace(accepted=min(max(0, event.accepted - before), count)))
+            else:
+                sent.settle(event)
+            before += count
+
+    def fail(self, error: BaseException) -> None:
+        """End everything that waits."""
+        waiting = [sent for together in self._taken.values() for sent in together]
+        waiting += self._undelivered.values()
+        while self._queue:
+            waiting.append(self._queue.popleft())
+        self._taken, self._undelivered = {}, {}
+        for sent in waiting:
+            sent.fail(error)

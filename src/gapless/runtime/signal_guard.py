@@ -1,0 +1,120 @@
+"""Signals, while the main thread of a program drives: they wait for the end of a turn.
+
+Python runs the handler of a signal in the main thread, between any two steps of whatever that is
+at, and a handler may
+raise: Ctrl-C does. In the middle of a turn that would leave a machine in pieces.
+
+On a signal inside a turn: it is kept, and its handler is called when the turn is over.
+
+On a signal while the thread waits at the sockets: it stands down first, so that another thread
+drives however long the handler takes; then the handler is called, and what it raises goes to
+whoever waits.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Self
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+"""Those that programs handle; what a handler of another one raises inside a turn ends the group."""
+# Below the names that the module signal puts around numbers, which take longer than all else here.
+_BELOW = sys.modules.get("_signal", signal)
+_handler_of: Callable[[int], Any] = _BELOW.getsignal
+_handle: Callable[[int, Any], Any] = _BELOW.signal
+
+
+def is_needed() -> bool:
+    """Return whether this is the thread that signals go to."""
+    return threading.current_thread() is threading.main_thread()
+
+
+class Shield:
+    """``with shield:`` around turns in the main thread; it is ``open`` while the thread only waits.
+
+    A handler that returns ends the wait with an InterruptedError: another thread leads by then.
+    """
+
+    __slots__ = ("_handlers", "_kept", "_stand_down", "_taken", "open")
+
+    def __init__(self, stand_down: Callable[[], None] | None = None) -> None:
+        self._stand_down = stand_down
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._taken: list[int] = []
+        self._kept: list[tuple[int, FrameType | None]] = []
+        self.open = False
+
+    def __enter__(self) -> Self:
+        try:
+            for number in _SIGNALS:
+                handler = _handler_of(number)
+                if type(handler) is not int and callable(
+                    handler
+                ):  # no function: the default, or to ignore it
+                    self._handlers[number] = handler
+                    self._taken.append(number)
+                    _handle(number, self._on_signal)
+        except ValueError:
+            self._taken.clear()  # Python was started from another thread, and that one gets the signals
+        except BaseException:
+            self._give_back()
+            raise
+        return self
+
+    def lower(self) -> None:
+        """Begin to wait: from now on a signal is handled when it comes, and first of all those that were kept."""
+        self.open = True
+        if self._kept:
+            self._on_signal(*self._kept.pop(0))
+
+    def close(self) -> None:
+        """End the wait: from now on signals are kept."""
+        if not self.open:
+            raise InterruptedError  # of which a selector says nothing
+        self.open = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.open:
+            self._kept.append((number, frame))
+            return
+        self.open = False
+        if self._stand_down is not None:
+            self._stand_down()
+        self._handlers[number](number, frame)
+        raise InterruptedError
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._give_back()
+        finally:
+            self._catch_up()
+
+    def _give_back(self) -> None:
+        """Let the handlers be as they were, though one that is back may be called, and raise, before the others are."""
+        raised: BaseException | None = None
+        while self._taken:
+            try:
+                while self._taken:
+                    _handle(self._taken[-1], self._handlers[self._taken[-1]])
+                    self._taken.pop()
+            except BaseException as error:  # noqa: BLE001 - it is raised below
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def _catch_up(self) -> None:
+        """Call the handlers of what was kept, of each, whatever another one raises."""
+        if self._kept:
+            number, frame = self._kept.pop(0)
+            try:
+                self._handlers[number](number, frame)
+            finally:
+                self._catch_up()

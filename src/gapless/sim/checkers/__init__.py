@@ -1,0 +1,1 @@
+"""Checkers: one class for each invariant, called after every step."""

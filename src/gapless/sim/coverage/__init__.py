@@ -1,0 +1,1 @@
+"""Coverage: the situations that a sweep must have seen at least once."""

@@ -1,0 +1,1 @@
+"""Bounded model checking: all interleavings of a small group of real machines."""

@@ -1,0 +1,137 @@
+"""How large the world of one exhaustive search is, and the members that live in it.
+
+One profile, one sender, a few receivers, one view. A profile of messages to one has its messages go
+to the first receiver; the others stand by, and nothing may reach them. Chance is a choice of the
+search like any other: a member draws what it is told to draw.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from gapless.config import PROFILES, UNICASTS, Config, RepairTo
+from gapless.identity import Address, Marks, View, group_id
+from gapless.protocol.endpoint import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.profiles import Profile
+    from gapless.protocol.ready import Ready
+
+FAMILY = (*PROFILES, *UNICASTS)
+"""Every profile that can be searched."""
+
+NOW_NS = 10**18
+"""The one moment at which everything happens; all that was ever planned is due."""
+
+Side = Literal["sender", "receiver"]
+
+
+class Told(Random):
+    """Draws what it is told to: of several things the one at ``pick``, and of numbers the lowest."""
+
+    pick = 0
+
+    def random(self) -> float:
+        """Return 0."""
+        return 0.0
+
+    def getrandbits(self, k: int, /) -> int:  # noqa: ARG002 - the name is that of the standard library
+        """Return 0."""
+        return 0
+
+    def choice(self, seq: Sequence[Address]) -> Address:  # type: ignore[override]
+        """Return the one that it was told."""
+        return seq[self.pick]
+
+
+class Bounds(NamedTuple):
+    """One search: its profile, one sender, and everything else in small numbers.
+
+    ``coordinator`` is the side that counts the votes, where a profile has votes. ``any_holder``
+    lets a receiver ask any member for what it misses (``xmit_from_random_member``), and the search
+    tries each. ``forgets`` lets the receiver of a connection remove it at any moment, as if it had
+    been idle for long. ``acknowledged`` says that every message is sent so that its sender is told
+    when all have it.
+    """
+
+    profile: str = "nakack4"
+    receivers: int = 2
+    capacity: int = 2
+    messages: int = 3
+    in_flight: int = 3
+    ack_threshold: int = 1
+    use_mcast_xmit: RepairTo = "never"
+    coordinator: Side = "sender"
+    any_holder: bool = False
+    forgets: bool = False
+    acknowledged: bool = False
+
+    @property
+    def config(self) -> Config:
+        """What every member has for knobs."""
+        return _config(self)
+
+    @property
+    def row(self) -> Profile:
+        """The policies of the stream that is searched."""
+        return self.config.row if self.to is None else self.config.unicast_row
+
+    @property
+    def to(self) -> Address | None:
+        """The one that messages go to; None means all."""
+        return None if self.profile in PROFILES else self.members()[1]
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the network must neither lose, repeat nor reorder, because nobody would repair it."""
+        return not self.config.retransmits
+
+    def members(self) -> tuple[Address, ...]:
+        """Return the sender, then the receivers."""
+        return tuple(Address(node, 1) for node in range(1, self.receivers + 2))
+
+    def voters(self, me: Address) -> tuple[Address, ...]:
+        """Return those whose word lets ``me`` purge: their acks at the sender, their votes at the coordinator."""
+        members = self.members()
+        listener = members[0] if self.row.release == "acks" else self._view.members[0]
+        others = members[1:] if self.to is None else (self.to,)
+        if listener != members[0]:
+            others = members
+        return tuple(member for member in others if member != me) if me == listener else ()
+
+    @property
+    def _view(self) -> View:
+        sender, *receivers = self.members()
+        return View.of(
+            1, *((sender, *receivers) if self.coordinator == "sender" else (*receivers, sender))
+        )
+
+    def member(self, me: Address) -> tuple[Member, Ready]:
+        """Return a member of the one view, with every stream at its start, and what it says when the view comes."""
+        member = Member(me, group_id("explore"), self.config, Told(0), tracing=True)
+        return member, member.install(
+            self._view, NOW_NS, dict.fromkeys(self.members(), Marks(0, 0, 0))
+        )
+
+
+@cache
+def _config(bounds: Bounds) -> Config:
+    kind = "profile" if bounds.profile in PROFILES else "unicast"
+    return Config.make(
+        **{kind: bounds.profile},
+        capacity=bounds.capacity,
+        far_limit=bounds.capacity,
+        become_server_queue_size=bounds.capacity,
+        ack_threshold=bounds.ack_threshold,
+        use_mcast_xmit=bounds.use_mcast_xmit,
+        xmit_from_random_member=bounds.any_holder,
+        max_frame_bytes="256B",
+        # The buffers hold more than a window: what acks grant for what lies behind a gap has no
+        # part in this.
+        window_bytes="1KiB",
+        jitter_percent=0,
+    )

@@ -1,0 +1,490 @@
+"""The checks of the exhaustive search, under the names of docs/invariants.md.
+
+A *turn* is one input to one member and everything that came of it. Most checks judge a turn alone,
+against a *witness*: what an observer who sees only the inputs and outputs of that member knows
+about it. The machine's own marks are never taken as proof of themselves. The checks that need two
+members (S8, S9 once more), two runs of the same turn (S17) or the whole graph (L5) are made by the
+search itself.
+
+The promises are the same for every profile. What differs is what proves them: where acks release,
+the acks that came in; where stability does, the votes that came in to the coordinator and the
+stability messages that came in to others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.profiles import NAKACK4, ORDERED
+from gapless.protocol.stream import ranges
+from gapless.protocol.stream.connections import MOST_QUESTIONS
+from gapless.protocol.stream.outbound import Outbound
+from gapless.protocol.timers import GAP, TAIL
+from gapless.sim.model_check.state_reduction import voted
+from gapless.wire.frames import Ack, Data, Nak, Stable, Tail, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gapless.identity import Address
+    from gapless.profiles import Profile
+    from gapless.protocol.endpoint import Member
+    from gapless.protocol.ready import Delivery, Step
+    from gapless.protocol.stream.inbound import Inbound
+    from gapless.protocol.stream.window import Window
+    from gapless.run import Run
+    from gapless.wire.frames import Frame, Range
+
+CHECKS = {
+    "S1": "nothing is delivered that was not sent",
+    "S2": "nothing is delivered twice",
+    "S3": "what is delivered is a prefix of what was sent, in order and without a gap",
+    "S4": "what is delivered has the bytes that were sent",
+    "S6": "a window holds no more than its capacity, and nothing outside its range",
+    "S7": "low <= delivered <= high, and neither a mark nor an entry of the ack table ever falls",
+    "S8": "an ack, a vote or a stability message that arrives is true",
+    "S9": "nothing is purged that a member has not delivered and said so",
+    "S10": "what is sent again is exactly what a nak asks for and is stored, or what the profile repeats, unchanged",
+    "S11": "a nak names only what has not arrived and is known to exist",
+    "S12": "data in the acceptance range is taken unless it is held; the rest is dropped for the right reason",
+    "S17": "the same state and the same input give the same answer",
+    "L5": "from every state the goal can still be reached",
+    "INVARIANTS": "the machine does not contradict its own law",
+    "EXCEPTION": "no input makes the machine raise",
+    "REDUCTION": "frames that the search took for one and the same never part ways",
+}
+"""Every check of the search and what it demands."""
+
+
+def payload(seqno: int) -> bytes:
+    """Return the message that is sent under ``seqno``: one byte, different from all others."""
+    return bytes((seqno,))
+
+
+class Sight(NamedTuple):
+    """One member's side of the stream as the machine has it.
+
+    ``acks`` only at the sender, and ``tracked``: the messages of which it is to say when all have
+    them. Of a connection that is not ``open`` here, all marks are where it is to go on, ``aside``
+    is what is kept for it, and its sender was asked for its beginning ``questions`` times.
+    ``stable`` is what this member knows to be so, ``voted`` the highest seqno that a vote told the
+    coordinator of.
+    """
+
+    low: int
+    delivered: int
+    high: int
+    held: dict[int, bytes]
+    acks: dict[Address, int]
+    open: bool = True
+    aside: tuple[Range, ...] = ()
+    questions: int = 0
+    stable: int = 0
+    voted: int = 0
+    tracked: tuple[int, ...] = ()
+
+    @property
+    def reported(self) -> int:
+        """Up to where a sender has said that all have its messages, if it is to say so."""
+        return min(self.tracked, default=self.high + 1) - 1
+
+    @classmethod
+    def of(cls, member: Member, origin: Address, to: Address | None = None) -> Sight:
+        """Look at the stream of ``origin``, to all or to one, in ``member``."""
+        mine, connections = member.me == origin, member.connections
+        stream: Outbound | Inbound
+        if to is None:
+            stream = member.outbound if mine else member.inbound[origin]
+        elif entry := connections.outgoing.get(to) if mine else connections.incoming.get(origin):
+            stream = entry.stream
+        else:
+            unknown = connections._unknown.get(origin)
+            frames = () if unknown is None else unknown.frames.values()
+            aside = tuple((frame.run.first, frame.run.last) for frame in frames)
+            resume = max(
+                (ended.resume for (peer, _), ended in connections._ended.items() if peer == origin),
+                default=0,
+            )
+            return cls(
+                resume,
+                resume,
+                resume,
+                {},
+                {},
+                False,
+                aside,
+                0 if unknown is None else unknown.tries,
+            )
+        low, delivered, high, held = _look(stream.window)
+        acks: dict[Address, int] = {}
+        tracked: list[int] = []
+        if isinstance(stream, Outbound):
+            acks, tracked = dict(stream.acks.items()), sorted(stream._tracked.values())
+        known = voted(member, origin)
+        return cls(
+            low,
+            delivered,
+            high,
+            held,
+            acks,
+            stable=stream.stable,
+            voted=known,
+            tracked=tuple(tracked),
+        )
+
+
+def _look(window: Window | None) -> tuple[int, int, int, dict[int, bytes]]:
+    assert window is not None, "the digest tells every start"
+    return (*window.marks, {seqno: message for run in window.runs for seqno, message in run})
+
+
+class Witness(NamedTuple):
+    """What the inputs and outputs of one member prove.
+
+    At every member: ``delivered`` messages came out of it, and up to ``stable`` the coordinator
+    said that everybody has them. At the sender: ``submitted`` messages went in. At the one that
+    decides what is purged, the sender or the coordinator, ``heard`` is the highest ack or vote that
+    came in from each other member. At a receiver: the bits of ``given`` are the seqnos that came in
+    as data, ``told`` is the highest that anybody said exists.
+    """
+
+    delivered: int = 0
+    submitted: int = 0
+    heard: tuple[tuple[Address, int], ...] = ()
+    given: int = 0
+    told: int = 0
+    stable: int = 0
+
+    def submit(self) -> Witness:
+        """Return what is proven after one more message was submitted."""
+        return self._replace(submitted=self.submitted + 1)
+
+    def hear(
+        self, peer: Address, frames: tuple[Frame, ...], origin: Address, row: Profile
+    ) -> Witness:
+        """Return what is proven of the stream of ``origin`` after ``peer`` has said ``frames``."""
+        given, told, stable, heard = self.given, self.told, self.stable, dict(self.heard)
+        for frame in frames:
+            if isinstance(frame, Data):
+                given |= _bits(frame.run)
+            elif isinstance(frame, Tail) and frame.origin == origin:
+                told = max(told, frame.high)
+            elif isinstance(frame, Ack) and frame.origin == origin and row.release == "acks":
+                heard[peer] = max(heard[peer], frame.seqno)
+            elif isinstance(frame, (Vote, Stable)):
+                for _, delivered, high in (
+                    entry for entry in frame.progress if entry.origin == origin
+                ):
+                    told = max(told, high)
+                    if isinstance(frame, Stable):
+                        stable = max(stable, delivered)
+                    else:
+                        heard[peer] = max(heard[peer], delivered)
+        return self._replace(given=given, told=told, stable=stable, heard=tuple(heard.items()))
+
+    def keep(self, aside: Iterable[Range]) -> Witness:
+        """Return what is proven of a connection that is not known: ``aside`` is what is kept, nothing else is heard."""
+        given = self.given & (1 << self.delivered + 1) - 1
+        for first, last in aside:
+            given |= (1 << last + 1) - (1 << first)
+        return self._replace(given=given, told=0)
+
+    def has(self, seqno: int) -> bool:
+        """Return whether ``seqno`` has come in as data."""
+        return bool(self.given >> seqno & 1)
+
+    def without_old_news(self) -> Witness:
+        """Return the same without an announcement that data has overtaken: no check can tell the difference."""
+        return self if self.told > self.given.bit_length() - 1 else self._replace(told=0)
+
+    @property
+    def known(self) -> int:
+        """The highest seqno of which a receiver can know."""
+        return max(self.told, self.given.bit_length() - 1)
+
+
+def _bits(run: Run) -> int:
+    return ((1 << run.count) - 1) << run.first
+
+
+class Turn(NamedTuple):
+    """One input to one member and what came of it. ``witness`` knows the input, and the output before this turn.
+
+    ``timer`` is the one that fired, if that was the input; ``to`` the one that messages go to, if
+    they do not go to all; ``keeps`` says that a receiver holds what it has delivered until that is
+    stable; ``peers`` are the others.
+    """
+
+    capacity: int
+    sends: bool
+    peer: Address | None
+    heard: tuple[Frame, ...]
+    before: Sight
+    after: Sight
+    witness: Witness
+    said: list[tuple[Address | None, Frame]]
+    deliveries: list[Delivery]
+    trace: list[Step]
+    row: Profile = NAKACK4
+    timer: str = ""
+    to: Address | None = None
+    keeps: bool = False
+    peers: tuple[Address, ...] = ()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a connection that was open is not any more, or what was kept for it is given up."""
+        asked_enough = self.timer == GAP and self.before.questions == MOST_QUESTIONS
+        return not self.after.open and (self.before.open or asked_enough)
+
+    @property
+    def stores(self) -> bool:
+        """Whether this member holds what was delivered, for others."""
+        return self.sends or self.keeps
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Iterate over everything that was delivered."""
+        for delivery in self.deliveries:
+            yield from zip(
+                range(delivery.first, delivery.last + 1), delivery.messages(), strict=True
+            )
+
+    def sent(self, *, repair: bool) -> Iterator[tuple[Address | None, int, bytes]]:
+        """Iterate over the messages in the data that went out: to whom, which, and its bytes."""
+        for to, frame in self.said:
+            if isinstance(frame, Data) and frame.repair == repair:
+                yield from ((to, seqno, message) for seqno, message in frame.run)
+
+
+def no_creation(turn: Turn) -> Iterator[str]:
+    """S1."""
+    for seqno, _ in turn.messages():
+        if seqno > turn.witness.submitted if turn.sends else not turn.witness.has(seqno):
+            yield f"{seqno} is delivered and never came in"
+        if turn.sends and turn.to is not None:
+            yield f"{seqno} is delivered to its sender, and was for {turn.to}"
+    for _, seqno, _ in turn.sent(repair=False):
+        if not 0 < seqno <= turn.witness.submitted:
+            yield f"{seqno} is sent and was never submitted"
+
+
+def no_duplicate(turn: Turn) -> Iterator[str]:
+    """S2."""
+    done = set(range(1, turn.witness.delivered + 1))
+    for seqno, _ in turn.messages():
+        if seqno in done:
+            yield f"{seqno} is delivered a second time"
+        done.add(seqno)
+
+
+def prefix(turn: Turn) -> Iterator[str]:
+    """S3."""
+    last = turn.witness.delivered
+    for seqno, _ in turn.messages():
+        if seqno > last + 1:
+            yield f"{seqno} is delivered after {last}"
+        last = max(last, seqno)
+    reads = not turn.sends or turn.to is None
+    if reads and turn.after.delivered != last:
+        yield f"the machine counts {turn.after.delivered} as delivered, and {last} came out"
+
+
+def integrity(turn: Turn) -> Iterator[str]:
+    """S4."""
+    for seqno, message in turn.messages():
+        if message != payload(seqno):
+            yield f"{seqno} is delivered as {message!r}, not as {payload(seqno)!r}"
+    for _, seqno, message in turn.sent(repair=False):
+        if message != payload(seqno):
+            yield f"{seqno} is sent as {message!r}, not as {payload(seqno)!r}"
+
+
+def window(turn: Turn) -> Iterator[str]:
+    """S6."""
+    after, capacity = turn.after, turn.capacity
+    if turn.sends and after.high - after.low > capacity:
+        yield f"low {after.low}, high {after.high}: more than {capacity} outstanding"
+    ceiling = (after.low if turn.sends else after.delivered) + capacity
+    wrong = [seqno for seqno in after.held if not after.low < seqno <= ceiling]
+    if wrong:
+        yield f"holds {wrong} outside {after.low + 1}..{ceiling}"
+    if len(after.aside) > capacity:
+        yield f"keeps {len(after.aside)} runs of a connection that it does not know"
+
+
+def marks(turn: Turn) -> Iterator[str]:
+    """S7."""
+    before, after = turn.before, turn.after
+    if not after.low <= after.delivered <= after.high:
+        yield f"low {after.low}, delivered {after.delivered}, high {after.high} are out of order"
+    for name in ("low", "delivered", "high") if not turn.forgets else ("low", "delivered"):
+        if getattr(after, name) < getattr(before, name):
+            yield f"{name} falls from {getattr(before, name)} to {getattr(after, name)}"
+    for member, ack in before.acks.items():
+        if after.acks.get(member, -1) < ack:
+            yield f"the ack of {member} falls from {ack} to {after.acks.get(member)}"
+
+
+def purge(turn: Turn) -> Iterator[str]:
+    """S9."""
+    low = turn.after.low
+    if not turn.stores or low == turn.before.low:
+        return
+    for member, ack in turn.witness.heard:
+        if ack < low:
+            yield f"purged up to {low}, and {member} has acknowledged {ack}"
+    if not turn.witness.heard and turn.witness.stable < low:
+        yield f"purged up to {low}, and {turn.witness.stable} is stable"
+
+
+def repair(turn: Turn) -> Iterator[str]:
+    """S10."""
+    asked = [bounds for frame in turn.heard if isinstance(frame, Nak) for bounds in frame.ranges]
+    wanted = {seqno for first, last in asked for seqno in range(first, last + 1)}
+    stored = (
+        {seqno for seqno in turn.before.held if seqno > turn.after.low} if turn.stores else set()
+    )
+    repairs = list(turn.sent(repair=True))
+    sent = [seqno for _, seqno, _ in repairs]
+    legal = [sorted((wanted | unasked) & stored) for unasked in _unasked(turn)]
+    askers = {turn.peer, turn.to}
+    if turn.timer == TAIL and turn.before.tracked and turn.to is None:
+        last, acks = (
+            turn.before.tracked[-1],
+            {peer: ack for peer, ack in turn.before.acks.items() if peer in turn.peers},
+        )
+        again = sorted(
+            seqno for ack in acks.values() for seqno in range(ack + 1, last + 1) if seqno in stored
+        )
+        legal, askers = [again, *(legal if turn.row is ORDERED else [])], set(acks)
+    if sorted(sent) not in legal:
+        yield f"asked for {sorted(wanted)} of {sorted(stored)}, repaired {sent}"
+    for to, seqno, message in repairs:
+        if message != payload(seqno):
+            yield f"{seqno} is repaired as {message!r}, not as {payload(seqno)!r}"
+        if to is not None and to not in askers:
+            yield f"{seqno} is repaired to {to}, which did not ask"
+    old = [seqno for _, seqno, _ in turn.sent(repair=False) if seqno <= turn.before.high]
+    if old:
+        yield f"{old} is sent again and nobody asked"
+
+
+def _unasked(turn: Turn) -> list[set[int]]:
+    """Return what a sender may send again in this turn beside what was asked for: any one of these."""
+    low, high = turn.before.low, turn.before.high
+    if turn.to is not None and any(
+        isinstance(frame, Nak) and not frame.ranges for frame in turn.heard
+    ):
+        return [{low + 1}]
+    if turn.timer == TAIL and turn.row.tail == "resend all":
+        return [set(range(low + 1, high + 1))]
+    if turn.timer == TAIL and turn.row.tail == "resend last":
+        return [set(), {high}]
+    return [set()]
+
+
+def nak(turn: Turn) -> Iterator[str]:
+    """S11."""
+    witness = turn.witness
+    for asked in (frame.ranges for _, frame in turn.said if isinstance(frame, Nak)):
+        seqnos = [seqno for first, last in asked for seqno in range(first, last + 1)]
+        if seqnos and not turn.row.naks:
+            yield f"asks for {seqnos}, and nobody is to ask here"
+        if any(witness.has(seqno) for seqno in seqnos):
+            yield f"asks for {seqnos}, of which some have come in"
+        if ranges.within(asked, witness.known + 1, max(seqnos, default=0)):
+            yield f"asks for {seqnos}, and {witness.known} is the highest it can know of"
+        if ranges.within(asked, 0, witness.delivered):
+            yield f"asks for {seqnos}, and {witness.delivered} are delivered"
+
+
+def acceptance(turn: Turn) -> Iterator[str]:
+    """S12."""
+    if turn.sends:
+        return
+    before, after, right = turn.before, turn.after, dict.fromkeys(_REFUSALS, 0)
+    coming = [(frame.run.first, frame.run.last) for frame in turn.heard if isinstance(frame, Data)]
+    aside: list[Range] = []
+    if after.open:
+        coming = [*before.aside, *coming]
+    else:
+        aside, coming = _set_aside(turn, coming, right), []
+    held, low, ceiling = set(before.held), before.low, before.delivered + turn.capacity
+    if turn.forgets:
+        held = set()
+    for seqno in (seqno for first, last in coming for seqno in range(first, last + 1)):
+        if seqno <= low:
+            right["old"] += 1
+        elif seqno in held:
+            right["duplicate"] += 1
+        else:
+            right["far"] += seqno > ceiling
+            held.add(seqno)
+    dropped = dict.fromkeys(_REFUSALS, 0)
+    for row in turn.trace:
+        if row.event == "DROPPED":
+            dropped[row.reason] = dropped.get(row.reason, 0) + row.message_count
+    if dropped != right:
+        yield f"should drop {_nonzero(right)}, dropped {_nonzero(dropped)}"
+    if right["far"]:
+        yield f"the sender sent beyond {ceiling}"
+    kept = {*after.held, *range(low + 1, after.delivered + 1)}
+    if kept != held:
+        yield f"should hold or deliver {sorted(held)}, holds or delivered {sorted(kept)}"
+    if list(after.aside) != aside:
+        yield f"should keep {aside} for a connection, keeps {list(after.aside)}"
+
+
+def _set_aside(turn: Turn, coming: list[Range], right: dict[str, int]) -> list[Range]:
+    """Return what is to be kept of a connection that is not known; count the rest by the right reason."""
+    aside = list(turn.before.aside)
+    if turn.forgets:
+        right["early"] += ranges.count(aside)
+        return []
+    for run in coming:
+        if run in aside:
+            right["duplicate"] += ranges.count([run])
+        elif len(aside) == turn.capacity:
+            right["early"] += ranges.count([run])
+        else:
+            aside.append(run)
+    return aside
+
+
+_REFUSALS = ("old", "duplicate", "far", "early")
+
+
+def _nonzero(counts: dict[str, int]) -> dict[str, int]:
+    return {reason: count for reason, count in counts.items() if count}
+
+
+TURN_CHECKS: dict[str, Callable[[Turn], Iterator[str]]] = {
+    "S1": no_creation,
+    "S2": no_duplicate,
+    "S3": prefix,
+    "S4": integrity,
+    "S6": window,
+    "S7": marks,
+    "S9": purge,
+    "S10": repair,
+    "S11": nak,
+    "S12": acceptance,
+}
+"""The checks that judge one turn."""
+
+
+class Failure(NamedTuple):
+    """A check that failed, and why."""
+
+    check: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.check} ({CHECKS[self.check]}): {self.reason}"
+
+
+def judge(turn: Turn) -> tuple[Failure, ...]:
+    """Return every check that the turn fails."""
+    return tuple(
+        Failure(name, reason) for name, check in TURN_CHECKS.items() for reason in check(turn)
+    )

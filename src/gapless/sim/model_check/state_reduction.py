@@ -1,0 +1,112 @@
+"""Old news: what a member, or a frame, says that makes no difference any more.
+
+These rules only propose. explore.py tells why they hold; explore_steps.py has the machine take both
+steps before two frames count as one, and follows them to every later state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.wire.frames import Ack, Data, Gone, Progress, Stable, Tail, Vote
+
+if TYPE_CHECKING:
+    from gapless.identity import Address
+    from gapless.protocol.endpoint import Member
+    from gapless.protocol.stream.inbound import Inbound
+    from gapless.sim.model_check.bounds import Bounds
+    from gapless.sim.model_check.checks import Sight, Witness
+    from gapless.wire.frames import Frame
+
+
+def forget_old_news(member: Member, bounds: Bounds) -> None:
+    """Let go of marks that were announced and then overtaken; every use of them takes the maximum with the mark."""
+    origin = bounds.members()[0]
+    if member.me != origin:
+        entry = member.connections.incoming.get(origin)
+        stream = (
+            member.inbound[origin] if bounds.to is None else None if entry is None else entry.stream
+        )
+        if stream is not None:
+            _forget_marks(stream)
+        unknown = member.connections._unknown.get(origin)
+        if unknown is not None:
+            unknown.frames = {
+                key: frame._replace(repair=False) for key, frame in unknown.frames.items()
+            }
+    if member.stability is not None and member.stability.is_coordinator:
+        _forget_votes(member, origin)
+
+
+def _forget_marks(stream: Inbound) -> None:
+    assert stream.window is not None, "the digest tells every start"
+    if stream.announced <= stream.window.high:
+        stream.announced = 0
+    if stream.gone <= stream.window.delivered:
+        stream.gone = 0
+
+
+def _forget_votes(member: Member, origin: Address) -> None:
+    """Keep of the highs in votes only their maximum, if it is news; the own vote is taken anew with every other."""
+    assert member.stability is not None
+    votes = member.stability._votes
+    votes.pop(member.me, None)
+    high = voted(member, origin)
+    if high <= member.digest()[origin].high:
+        high = 0
+    for table in votes.values():
+        table[origin] = table[origin][0], high
+
+
+def voted(member: Member, origin: Address) -> int:
+    """Return the highest seqno of ``origin`` that anybody who voted knew of, the coordinator included."""
+    if member.stability is None or not member.stability.is_coordinator:
+        return 0
+    highs = [table[origin][1] for table in member.stability._votes.values()]
+    return max(highs, default=0)
+
+
+def news(
+    frame: Frame, peer: Address, bounds: Bounds, witness: Witness, sight: Sight
+) -> Frame | None:
+    """Return what a frame still tells a member of which all is known; None if that is nothing."""
+    if isinstance(frame, Data):
+        return frame._replace(repair=False)
+    if isinstance(frame, Tail) and frame.start is None:
+        low = frame.low if frame.low > witness.delivered else 0
+        known = witness.delivered if bounds.forgets or not sight.open else witness.known
+        high = frame.high if frame.high > known else low
+        draws_ack = bounds.row.acks != "asked"
+        return frame._replace(low=low, high=high) if low or high or draws_ack else None
+    if isinstance(frame, Gone):
+        return frame if frame.low > witness.delivered or bounds.forgets else None
+    if isinstance(frame, Ack):
+        return frame if frame.seqno > sight.acks.get(peer, -1) else None
+    if isinstance(frame, Vote):
+        heard = dict(witness.heard).get(peer, 0)
+        return frame._replace(
+            progress=_risen(frame.progress, bounds, heard, max(sight.high, sight.voted))
+        )
+    if isinstance(frame, Stable):
+        known = bounds.messages if witness.submitted else witness.known
+        progress = _risen(frame.progress, bounds, witness.stable, known)
+        return (
+            frame._replace(progress=progress)
+            if any(stable or high for _, stable, high in progress)
+            else None
+        )
+    return frame
+
+
+def _risen(
+    progress: tuple[Progress, ...], bounds: Bounds, seqno: int, high: int
+) -> tuple[Progress, ...]:
+    """Return the same without the marks of the sender that are not above ``seqno`` and ``high``."""
+    origin = bounds.members()[0]
+    risen = []
+    for entry in progress:
+        if entry.origin == origin:
+            delivered = entry.delivered if entry.delivered > seqno else 0
+            entry = Progress(origin, delivered, entry.high if entry.high > high else delivered)  # noqa: PLW2901
+        risen.append(entry)
+    return tuple(risen)

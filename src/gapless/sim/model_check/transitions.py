@@ -1,0 +1,448 @@
+"""What the exhaustive search is made of: frames and bags by number, and members as tables of steps.
+
+A member is a pure function of its snapshot and its input, so each distinct step is taken once, by
+the real machine, and looked up from then on. Frames, bags of frames and states of a member are
+interned as small numbers.
+
+A frame that tells its target nothing new is *old news*, and the search may count it as another
+frame, or as none (see explore.py for the rules and why they hold). A rule only proposes: before two
+frames are taken for one, the machine has taken both steps and they were the same; and when the
+search is over, ``parted`` follows every such pair along all the states that came after.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.delivery_mode import Mode
+from gapless.faults.frame_names import kind_of, life_name, span_of, stream_of
+from gapless.protocol.timers import GAP, REAP
+from gapless.sim.model_check.bounds import NOW_NS, Bounds, Told
+from gapless.sim.model_check.checks import Failure, Sight, Turn, Witness, judge, payload
+from gapless.sim.model_check.state_reduction import forget_old_news, news
+from gapless.wire.codec import decode, encode
+from gapless.wire.frames import Ack, Stable, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gapless.identity import Address
+    from gapless.protocol.endpoint import Member
+    from gapless.protocol.ready import Ready
+    from gapless.wire.frames import Datagram, Frame
+
+SUBMIT = "submit"
+"""The input of the application; the other inputs that need no frame are the names of timers."""
+
+_TO = " to "
+"""Stands between a timer and whom its holder chose to ask."""
+
+SPENT = -1
+"""Stands for a frame that has nothing to say any more."""
+
+MEMBER_BITS = 20
+"""What the state of one member takes in the number of a state of the group."""
+
+
+class Frames:
+    """Every datagram on every link, by number. ``source`` and ``target`` are positions in the list of members.
+
+    ``claim`` is how much of the sender's stream the source says it has delivered, ``stable`` how
+    much it says that everybody has.
+    """
+
+    def __init__(self, members: tuple[Address, ...]) -> None:
+        self._members = members
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        self.source: list[int] = []
+        self.target: list[int] = []
+        self.datagram: list[bytes] = []
+        self.said: list[Datagram] = []
+        self.claim: list[int] = []
+        self.stable: list[int] = []
+
+    def number(self, target: Address, datagram: bytes) -> int:
+        """Return the number of a datagram on its way to ``target``."""
+        at = self._members.index(target)
+        found = self._numbers.setdefault((at, datagram), len(self.said))
+        if found == len(self.said):
+            said = decode(datagram)
+            self.source.append(self._members.index(said.sender))
+            self.target.append(at)
+            self.datagram.append(datagram)
+            self.said.append(said)
+            self.claim.append(max((self._claim(frame, Vote) for frame in said.frames), default=0))
+            self.stable.append(
+                max((self._claim(frame, Stable) for frame in said.frames), default=0)
+            )
+        return found
+
+    def _claim(self, frame: Frame, kind: type[Vote | Stable]) -> int:
+        if isinstance(frame, Ack):
+            return frame.seqno if kind is Vote and frame.origin == self._members[0] else 0
+        if not isinstance(frame, kind):
+            return 0
+        return next(
+            (entry.delivered for entry in frame.progress if entry.origin == self._members[0]), 0
+        )
+
+    def name(self, number: int) -> str:
+        """Return what a person calls the frame, such as ``DATA a1 a->b``."""
+        words = " + ".join(_name(frame) for frame in self.said[number].frames)
+        source, target = self._members[self.source[number]], self._members[self.target[number]]
+        return f"{words} {life_name(source)}->{life_name(target)}"
+
+
+def _name(frame: Frame) -> str:
+    first, last = span_of(frame)
+    origin, _ = stream_of(frame)
+    if isinstance(frame, (Vote, Stable)):
+        first, last = 0, max(entry.delivered for entry in frame.progress)
+    return f"{kind_of(frame)} {life_name(origin)}{first}" + (f"..{last}" if last != first else "")
+
+
+class Bags:
+    """Every multiset of at most ``limit`` frames, by number; bag 0 is empty."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        self.frames: list[tuple[int, ...]] = [()]
+        self._without: list[tuple[tuple[int, int], ...] | None] = [None]
+        self._plus: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    def number(self, frames: list[int]) -> int:
+        """Return the number of a bag."""
+        ordered = self._ordered(frames)
+        found = self._numbers.setdefault(ordered, len(self.frames))
+        if found == len(self.frames):
+            self.frames.append(ordered)
+            self._without.append(None)
+        return found
+
+    def _ordered(self, frames: list[int]) -> tuple[int, ...]:
+        return tuple(sorted(frames))
+
+    def without(self, bag: int) -> tuple[tuple[int, int], ...]:
+        """Return each distinct frame of a bag, with what remains when one copy of it is taken out."""
+        found = self._without[bag]
+        if found is None:
+            frames = self.frames[bag]
+            picks = {frame: [*frames[:at], *frames[at + 1 :]] for at, frame in enumerate(frames)}
+            found = self._without[bag] = tuple(
+                (frame, self.number(rest)) for frame, rest in picks.items()
+            )
+        return found
+
+    def plus(self, bag: int, sent: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return the bags that may result when ``sent`` goes out, each with what found no room and is lost."""
+        found = self._plus.get((bag, sent))
+        if found is None:
+            found = self._plus[bag, sent] = tuple(self._add(bag, sent))
+        return found
+
+    def _add(self, bag: int, sent: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        frames = self.frames[bag]
+        fitting = min(len(sent), self.limit - len(frames))
+        seen: set[int] = set()
+        for kept in combinations(range(len(sent)), fitting):
+            after = self.number([*frames, *(sent[at] for at in kept)])
+            if after not in seen:
+                seen.add(after)
+                yield after, tuple(frame for at, frame in enumerate(sent) if at not in kept)
+
+
+class Queues(Bags):
+    """The frames on every link in the order in which they were sent; only the first of a link can arrive.
+
+    Nothing is ever lost, so there is always room; ``limit`` holds for what members do by
+    themselves.
+    """
+
+    def __init__(self, limit: int, frames: Frames) -> None:
+        super().__init__(limit)
+        self._link = frames
+
+    def _ordered(self, frames: list[int]) -> tuple[int, ...]:
+        return tuple(
+            sorted(frames, key=lambda frame: (self._link.source[frame], self._link.target[frame]))
+        )
+
+    def without(self, bag: int) -> tuple[tuple[int, int], ...]:
+        """Return the first frame of each link, with what remains when it is taken out."""
+        found = self._without[bag]
+        if found is None:
+            frames = self.frames[bag]
+            heads: dict[tuple[int, int], int] = {}
+            for at, frame in enumerate(frames):
+                heads.setdefault((self._link.source[frame], self._link.target[frame]), at)
+            picks = [(frames[at], [*frames[:at], *frames[at + 1 :]]) for at in heads.values()]
+            found = self._without[bag] = tuple((frame, self.number(rest)) for frame, rest in picks)
+        return found
+
+    def _add(self, bag: int, sent: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        yield self.number([*self.frames[bag], *sent]), ()
+
+
+class Step(NamedTuple):
+    """What one input does to one member: its next state, the frames it sends, the checks it fails."""
+
+    after: int
+    sent: tuple[int, ...]
+    failures: tuple[Failure, ...]
+
+
+class _Local(NamedTuple):
+    """The state of one member, and what is proven about it."""
+
+    snapshot: tuple[object, ...]
+    armed: tuple[str, ...]
+    witness: Witness
+
+
+class Position:
+    """One member as a table of steps, filled by the real machine where the search comes by.
+
+    ``delivered``, ``purged``, ``reported`` and ``settled`` say of each state how much came out, how
+    much is held no more, how much its sender has called acknowledged, and whether this member has
+    reached the goal.
+    """
+
+    def __init__(
+        self, me: Address, bounds: Bounds, frames: Frames, *, reduced: bool, recheck_every: int
+    ) -> None:
+        self.me = me
+        self._bounds = bounds
+        self._frames = frames
+        self._reduced = reduced
+        self._recheck_every = recheck_every
+        self._origin = bounds.members()[0]
+        self._sends = me == self._origin
+        self._keeps = bounds.row.release == "stability" and not bounds.config.discard_delivered
+        self.reads = not self._sends if bounds.to is None else me == bounds.to
+        self._peers = [member for member in bounds.members() if member != me]
+        self._member, begun = bounds.member(me)
+        self._twin, _ = bounds.member(me)
+        self._numbers: dict[_Local, int] = {}
+        self._locals: list[_Local] = []
+        self._sights: list[Sight] = []
+        self._own: list[tuple[tuple[str, Step], ...] | None] = []
+        self._arrivals: list[dict[int, Step]] = []
+        self._alike: list[dict[int, int]] = []
+        self.delivered: list[int] = []
+        self.purged: list[int] = []
+        self.reported: list[int] = []
+        self.settled: list[bool] = []
+        self.steps = 0
+        self.first_frames = self._sent(begun)
+        self._intern(
+            self._member, Witness(heard=tuple((member, 0) for member in bounds.voters(me)))
+        )
+
+    # Steps
+
+    def own_steps(self, local: int) -> tuple[tuple[str, Step], ...]:
+        """Return what the member may do without the network: submit the next message, fire any armed timer."""
+        found = self._own[local]
+        if found is None:
+            _, inputs, witness = self._locals[local]
+            if self._sends and witness.submitted < self._bounds.messages:
+                inputs = (SUBMIT, *inputs)
+            if self._bounds.any_holder and GAP in inputs:
+                inputs = (*inputs, *(f"{GAP}{_TO}{life_name(peer)}" for peer in self._peers[1:]))
+            if self._bounds.forgets and self.reads and self._sights[local].open:
+                inputs = (*inputs, REAP)
+            found = self._own[local] = tuple((name, self._take(local, name)) for name in inputs)
+        return found
+
+    def on_frame(self, local: int, frame: int) -> Step:
+        """Return what the arrival of a frame does."""
+        found = self._arrivals[local].get(frame)
+        if found is None:
+            found = self._arrivals[local][frame] = self._take(local, frame)
+        return found
+
+    def submitted(self, local: int) -> int:
+        """Return how many messages the application has submitted."""
+        return self._locals[local].witness.submitted
+
+    def _take(self, local: int, given: str | int) -> Step:
+        """Let the machine take one step; now and then let a second one take it too, and compare."""
+        self.steps += 1
+        step = self._try(self._member, local, given)
+        if self.steps % self._recheck_every == 0 and self._try(self._twin, local, given) != step:
+            failure = Failure("S17", "a second machine in the same state took another step")
+            return step._replace(failures=(*step.failures, failure))
+        return step
+
+    def _try(self, member: Member, local: int, given: str | int) -> Step:
+        try:
+            ready = self._run(member, local, given)
+            member.check_invariants()
+            return self._judge(member, local, given, ready)
+        except AssertionError as error:
+            return Step(local, (), (Failure("INVARIANTS", str(error)),))
+        except Exception as error:  # noqa: BLE001 - whatever the machine raises is a finding
+            return Step(local, (), (Failure("EXCEPTION", f"{type(error).__name__}: {error}"),))
+
+    def _run(self, member: Member, local: int, given: str | int) -> Ready:
+        snapshot, armed, witness = self._locals[local]
+        member.restore(snapshot)
+        member._timers.restore(armed)
+        for stream in member.connections.inbounds():
+            # An ack that waits for the time between two acks may go out at any moment: its timer
+            # may fire.
+            stream.owed.sent_ns = NOW_NS
+        if isinstance(given, int):
+            return member.receive(self._frames.datagram[given], NOW_NS)
+        if given == SUBMIT:
+            mode = Mode.ACKNOWLEDGED if self._bounds.acknowledged else Mode.ORDERED
+            return member.send(
+                [payload(witness.submitted + 1)], NOW_NS, to=self._bounds.to, mode=mode
+            )
+        timer, _, holder = given.partition(_TO)
+        assert isinstance(member._rng, Told)
+        member._rng.pick = [life_name(peer) for peer in self._peers].index(holder) if holder else 0
+        return member.fire(timer, NOW_NS)
+
+    def _judge(self, member: Member, local: int, given: str | int, ready: Ready) -> Step:
+        peer: Address | None = None
+        heard: tuple[Frame, ...] = ()
+        witness = self._locals[local].witness
+        if given == SUBMIT:
+            witness = witness.submit()
+        elif isinstance(given, int):
+            said = self._frames.said[given]
+            peer, heard = said.sender, said.frames
+            witness = witness.hear(peer, heard, self._origin, self._bounds.row)
+        after = self._look(member)
+        if not after.open:
+            witness = witness.keep(after.aside)
+        turn = Turn(
+            self._bounds.capacity,
+            self._sends,
+            peer,
+            heard,
+            self._sights[local],
+            after,
+            witness,
+            [(to, frame) for to, datagram in ready.transmits for frame in decode(datagram).frames],
+            ready.deliveries,
+            ready.trace,
+            self._bounds.row,
+            given.partition(_TO)[0] if isinstance(given, str) and given != SUBMIT else "",
+            self._bounds.to,
+            self._keeps,
+            tuple(self._peers),
+        )
+        delivered = max((delivery.last for delivery in ready.deliveries), default=witness.delivered)
+        number = self._intern(member, witness._replace(delivered=delivered))
+        return Step(number, self._sent(ready), judge(turn))
+
+    def _sent(self, ready: Ready) -> tuple[int, ...]:
+        """Return the frames that go out, one for each link."""
+        sent = [
+            self._frames.number(target, datagram)
+            for to, datagram in ready.transmits
+            for target in (self._peers if to is None else (to,))
+        ]
+        return tuple(sent if self._bounds.keeps_order else sorted(sent))
+
+    def _look(self, member: Member) -> Sight:
+        return Sight.of(member, self._origin, self._bounds.to)
+
+    def _intern(self, member: Member, witness: Witness) -> int:
+        """Return the number of the state of ``member``."""
+        if self._reduced:
+            forget_old_news(member, self._bounds)
+            witness = witness.without_old_news() if not self._sends else witness._replace(told=0)
+        sight, snapshot, armed = self._look(member), member.snapshot(), member.armed()
+        member.restore(snapshot)
+        # Restoring arms every timer that the state needs. One that was not armed must not come to
+        # life by that.
+        local = _Local(snapshot, tuple(name for name in member.armed() if name in armed), witness)
+        found = self._numbers.setdefault(local, len(self._locals))
+        if found == len(self._locals):
+            assert member.snapshot() == snapshot, "what is restored is what was seen"
+            assert not found >> MEMBER_BITS, "the state of a member fits its place"
+            self._locals.append(local)
+            self._sights.append(sight)
+            self._own.append(None)
+            self._arrivals.append({})
+            self._alike.append({})
+            self.delivered.append(witness.delivered)
+            self.purged.append(sight.low if self._sends or self._keeps else 0)
+            self.reported.append(sight.reported if self._sends and self._bounds.acknowledged else 0)
+            self.settled.append(self._has_settled(sight, witness))
+        return found
+
+    def _has_settled(self, sight: Sight, witness: Witness) -> bool:
+        """Return whether this member has everything, knows that everybody has, and holds it no more."""
+        messages, by_acks = self._bounds.messages, self._bounds.row.release == "acks"
+        if self._sends and (
+            sight.tracked or not witness.submitted == sight.low == sight.high == messages
+        ):
+            return False
+        if self.reads and not witness.delivered == sight.delivered == messages:
+            return False
+        return by_acks or sight.stable == messages
+
+    # Old news
+
+    def alike(self, local: int, frame: int) -> int:
+        """Return the frame that ``frame`` counts as while this member is its target and in this state."""
+        found = self._alike[local].get(frame)
+        if found is None:
+            found = self._alike[local][frame] = (
+                self._compare(local, frame) if self._reduced else frame
+            )
+        return found
+
+    def _compare(self, local: int, frame: int) -> int:
+        said, witness = self._frames.said[frame], self._locals[local].witness
+        if said.addressee is not None:
+            to_all = self._frames.number(self.me, encode(said.group, said.sender, said.frames))
+            return (
+                self.alike(local, to_all)
+                if self.on_frame(local, frame) == self.on_frame(local, to_all)
+                else frame
+            )
+        told = (
+            news(old, said.sender, self._bounds, witness, self._sights[local])
+            for old in said.frames
+        )
+        fresh = [new for new in told if new is not None]
+        if tuple(fresh) == said.frames:
+            return frame
+        nothing = Step(local, (), ())
+        if not fresh:
+            return SPENT if self.on_frame(local, frame) == nothing else frame
+        other = self._frames.number(self.me, encode(said.group, said.sender, fresh))
+        return other if self.on_frame(local, frame) == self.on_frame(local, other) else frame
+
+    def parted(self) -> Iterator[Failure]:
+        """Return the pairs of frames that counted as one in some state and do not in a state that came after it."""
+        edges = [self._successors(local) for local in range(len(self._locals))]
+        open_pairs = [(local, frame) for local, alike in enumerate(self._alike) for frame in alike]
+        done = set(open_pairs)
+        while open_pairs:
+            local, frame = open_pairs.pop()
+            other = self.alike(local, frame)
+            if other == frame or local >= len(edges):
+                continue
+            for after in edges[local]:
+                if self.alike(after, frame) != (
+                    SPENT if other == SPENT else self.alike(after, other)
+                ):
+                    yield Failure(
+                        "REDUCTION", f"{self._frames.name(frame)} was taken for another frame"
+                    )
+                    return
+                if (after, frame) not in done:
+                    done.add((after, frame))
+                    open_pairs.append((after, frame))
+
+    def _successors(self, local: int) -> set[int]:
+        own = [step.after for _, step in self._own[local] or ()]
+        return {*own, *(step.after for step in self._arrivals[local].values())} - {local}

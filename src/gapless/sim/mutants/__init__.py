@@ -1,0 +1,1 @@
+"""Mutants: planted bugs that the checkers must catch."""

@@ -1,0 +1,366 @@
+"""What the checkers know: a model of the group, built from outside.
+
+It learns only from what can be seen without asking a member: the calls of the application, the
+datagrams that go in and come out, deliveries and events. The marks of a member's windows are
+compared with it, never copied into it unchecked.
+
+Sets of seqnos are whole numbers used as bits: bit 0 stands for the seqno right after ``delivered``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.identity import Marks
+from gapless.run import BEGIN, END, NOT_BACK, PIECE
+from gapless.sim.oracle.future_view_model import WaitingRoom
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gapless.config import Config
+    from gapless.identity import Address, Roster, View, ViewId
+    from gapless.protocol.endpoint import Member
+    from gapless.run import Run
+
+ZERO_MARKS = Marks(0, 0, 0)
+
+
+class Waiting(NamedTuple):
+    """A message that the application has handed over and that has no number yet."""
+
+    ticket: int
+    payload: bytes
+    not_back: bool
+
+
+class Stream:
+    """The stream of one life, as it was first sent."""
+
+    __slots__ = (
+        "acks",
+        "flags",
+        "high",
+        "lengths",
+        "marks",
+        "parts",
+        "piece_bytes",
+        "queue",
+        "starts",
+    )
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.lengths = bytearray()
+        self.flags: list[int] = []
+        self.high = 0
+        self.marks = ZERO_MARKS
+        self.acks: dict[Address, int] = {}
+        self.starts: dict[Address, int] = {}
+        self.queue: deque[Waiting] = deque()
+        self.piece_bytes: list[bytes] = []
+
+    def content(self, first: int, last: int) -> bytes:
+        """Return the bytes of ``first .. last``, end to end."""
+        return b"".join(self.parts[first - 1 : last])
+
+    def append(self, run: Run) -> None:
+        """Learn the next run of the stream."""
+        self.parts += run.messages()
+        self.lengths += run.lengths
+        self.flags += [run.flags] * run.count
+        self.high = run.last
+
+    def whole_from(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that begins a message."""
+        flags = self.flags
+        while seqno <= self.high and flags[seqno - 1] & (PIECE | BEGIN) == PIECE:
+            seqno += 1
+        return seqno
+
+    def kept_from(self, acked: int) -> int:
+        """Return behind what one goes on that had acknowledged ``acked``: a message in pieces as far as it is kept."""
+        while self.marks.low < acked and self.flags[acked - 1] & (PIECE | END) == PIECE:
+            acked -= 1
+        return acked
+
+    def end_of(self, seqno: int) -> int:
+        """Return the last seqno of the message that begins at ``seqno``; one past high if it is not all sent."""
+        flags = self.flags
+        if seqno > self.high or not flags[seqno - 1] & PIECE:
+            return seqno
+        while seqno <= self.high and not flags[seqno - 1] & END:
+            seqno += 1
+        return seqno
+
+    def wanted_from(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that the origin itself wants back."""
+        flags = self.flags
+        while seqno <= self.high and flags[seqno - 1] & NOT_BACK:
+            seqno += 1
+        return seqno
+
+
+class Heard:
+    """The stream of one origin as one receiver has it."""
+
+    __slots__ = (
+        "_known",
+        "announced",
+        "asked_ns",
+        "covered",
+        "delivered",
+        "early",
+        "epoch",
+        "forgiven",
+        "gone",
+        "held",
+        "high",
+        "lost",
+        "marks",
+        "next",
+        "open",
+        "owed",
+        "restarted",
+        "skipped",
+        "start",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream, start: int | None, former: int = 0, epoch: int = 0) -> None:
+        """Open ``stream`` at ``start``, or wait to be told; never below ``former``, which was delivered before."""
+        self.stream = stream
+        self.epoch = epoch
+        self.open = start is not None
+        self.start = max(start or 0, former)
+        self.restarted = 0
+        self.forgiven = 0
+        self.covered = 0
+        self.owed: tuple[int, int] | None = None
+        self.delivered = self.next = self.high = self.start
+        self.next += 1
+        self.announced = 0
+        self.gone = 0
+        self.held = 0
+        self.skipped = 0
+        self.lost: list[tuple[int, int]] = []
+        self.early: list[tuple[int, int]] = []
+        self.asked_ns: dict[int, int] = {}
+        self._known: list[tuple[int, int]] = []
+        self.marks = Marks(self.start, self.start, self.start)
+
+    def begin(self, start: int) -> None:
+        """Open the stream at ``start``, or where it ended when the same life was here before."""
+        start = max(start, self.start)
+        self.open = True
+        self.start = self.delivered = self.high = start
+        self.next = max(start, self.covered) + 1
+        self.marks = Marks(start, start, start)
+        if self.owed is not None:
+            self.owe(*self.owed)
+
+    def owe(self, due: int, taken: int) -> None:
+        """Learn that the same stream was taken up to ``taken`` before, and ``due`` is still to be handed out of that.
+
+        So it is where deliveries wait for the application's state, while their origin departs and
+        comes back.
+        """
+        self.owed = due, taken
+        if self.open:
+            self.next = max(min(due, self.next), self.covered + 1)
+            if self.start > taken:
+                self.lost.append((taken + 1, self.start))
+
+    def cover(self, upto: int) -> None:
+        """Learn that the application's state has everything up to ``upto``: that is not handed out any more."""
+        self.covered = max(self.covered, upto)
+        self.next = max(self.next, self.covered + 1)
+
+    def know(self, high: int, now_ns: int) -> None:
+        """Note that everything up to ``high`` is known to exist from now on."""
+        if not self._known or high > self._known[-1][0]:
+            self._known.append((high, now_ns))
+
+    def known_since_ns(self, seqno: int, now_ns: int) -> int:
+        """Return since when ``seqno`` has been known to exist."""
+        return next((since_ns for high, since_ns in self._known if high >= seqno), now_ns)
+
+    def bits(self, first: int, last: int) -> int:
+        """Return ``first .. last`` as bits, as far as they lie above delivered."""
+        first = max(first, self.delivered + 1)
+        if last < first:
+            return 0
+        return ((1 << (last - first + 1)) - 1) << (first - self.delivered - 1)
+
+    def consecutive(self) -> int:
+        """Return the end of what could be delivered at once, or stepped over because it is gone."""
+        # The lowest zero bit: adding one carries through exactly the consecutive ones.
+        passable = self.held | self.skipped
+        return self.delivered + (~passable & (passable + 1)).bit_length() - 1
+
+    def lose(self, first: int, last: int) -> None:
+        """Learn that ``first .. last`` was reported as lost."""
+        self.lost.append((first, last))
+        self.skipped |= self.bits(first, last)
+
+    def restart(self, start: int) -> None:
+        """Learn that the stream starts later than it was said at first, because nothing before it exists."""
+        self.move_to(start)
+        self.start = start
+        self.restarted = start
+        self.high = max(self.high, start)
+        self.next = max(start, self.covered) + 1
+
+    def end(self) -> int:
+        """Return where the stream goes on if its origin departs and comes back: nothing is handed out twice."""
+        if not self.open:
+            return self.start
+        return min(self.delivered, self.due() - 1)
+
+    def due(self) -> int:
+        """Return the first seqno of the next message that is to be handed out.
+
+        What was lost is left out, and so is a message of which a piece was lost or came before the
+        start.
+        """
+        stream = self.stream
+        seqno = stream.whole_from(self.next)
+        for first, last in self.lost:
+            if first <= stream.end_of(seqno) and seqno <= last:
+                seqno = stream.whole_from(last + 1)
+        return seqno
+
+    def move_to(self, delivered: int) -> None:
+        """Let delivered move; what lies at or below it is not held any more."""
+        moved = max(0, delivered - self.delivered)  # it never goes back, which S6 checks
+        self.held >>= moved
+        self.skipped >>= moved
+        self.delivered = delivered
+        while self._known and self._known[0][0] <= delivered:
+            del self._known[0]
+        if self.asked_ns and min(self.asked_ns) <= delivered:
+            self.asked_ns = {
+                seqno: at_ns for seqno, at_ns in self.asked_ns.items() if seqno > delivered
+            }
+
+
+class Life:
+    """One life of one member: its view, its stream, and what it has heard of others."""
+
+    __slots__ = (
+        "_model",
+        "address",
+        "alive",
+        "blocked",
+        "confirmed",
+        "covered",
+        "departed",
+        "durable",
+        "epoch",
+        "formers",
+        "heard",
+        "leaving_ns",
+        "let_go",
+        "member",
+        "name",
+        "own_next",
+        "past",
+        "resumed",
+        "room",
+        "roster",
+        "stored",
+        "stream",
+        "taken",
+        "tickets",
+        "transferring",
+        "unconsumed",
+        "view",
+        "view_members",
+        "views",
+    )
+
+    def __init__(self, address: Address, name: str, member: Member, model: Model) -> None:
+        self._model = model
+        self.address = address
+        self.name = name
+        self.member = member
+        self.alive = True
+        self.view: View | None = None
+        self.view_members: frozenset[Address] = frozenset()
+        self.views = 0
+        self.epoch = 0
+        self.stream = model.stream_of(address, 0)
+        self.formers: dict[int, int] = {}
+        self.room = WaitingRoom()
+        self.roster: Roster | None = None
+        self.durable = False
+        self.resumed: dict[Address, int] = {}
+        self.stored: Mapping[Address, int] | None = None
+        self.let_go: set[str] = set()
+        self.confirmed: set[tuple[ViewId, Address]] = set()
+        self.covered: dict[tuple[Address, int], int] = {}
+        self.past: dict[tuple[Address, int], Heard] = {}
+        self.transferring = False
+        self.leaving_ns: int | None = None
+        self.heard: dict[Address, Heard] = {}
+        self.departed: dict[Address, Heard] = {}
+        self.taken: dict[tuple[Address, int], int] = {}
+        self.own_next = 1
+        self.tickets: set[int] = set()
+        self.blocked: set[int] = set()
+        self.unconsumed = 0
+
+    def has_taken(self, origin: Address, epoch: int = 0) -> int:
+        """Return up to where this life has ever taken a stream of ``origin``, before or after a departure."""
+        heard = self.heard.get(origin)
+        now = heard.delivered if heard is not None and heard.epoch == epoch else 0
+        return max(self.taken.get((origin, epoch), 0), now)
+
+    def hearing(self, origin: Address, epoch: int = 0) -> Heard | None:
+        """Return a stream of ``origin`` as this life has it, or had it when the stream ended."""
+        heard = self.heard.get(origin)
+        if heard is not None and heard.epoch == epoch:
+            return heard
+        heard = self.departed.get(origin)
+        return (
+            heard if heard is not None and heard.epoch == epoch else self.past.get((origin, epoch))
+        )
+
+    def restart(self, epoch: int) -> None:
+        """Begin the own stream anew: what has no number yet is sent in the new one."""
+        before = self.stream
+        self.formers[self.epoch] = self.own_next
+        self.epoch, self.own_next = epoch, 1
+        self.stream = self._model.stream_of(self.address, epoch)
+        self.stream.queue = before.queue
+
+
+class Model:
+    """Every life there was, by address."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.capacity = config.capacity
+        self.lives: dict[Address, Life] = {}
+        self._streams: dict[tuple[Address, int], Stream] = {}
+        self.views: dict[int | ViewId, tuple[Address, ...]] = {}
+
+    def stream_of(self, origin: Address, epoch: int) -> Stream:
+        """Return the stream of ``origin`` that is called ``epoch``, whether its life has begun or not."""
+        stream = self._streams.get((origin, epoch))
+        if stream is None:
+            stream = self._streams[origin, epoch] = Stream()
+        return stream
+
+    def owes_from(self, origin: Address, life: Life) -> int | None:
+        """Return behind which seqno ``origin`` owes everything to ``life``; None if it does not count it at all.
+
+        One that had taken the origin for departed has given up what it had acknowledged of a
+        message in pieces, and what the origin let go before it was taken back in.
+        """
+        heard = life.heard.get(origin)
+        counted_from = None
+        if heard is not None and origin in self.lives and heard.epoch == self.lives[origin].epoch:
+            counted_from = heard.stream.starts.get(life.address)
+        return None if counted_from is None or heard is None else max(counted_from, heard.forgiven)

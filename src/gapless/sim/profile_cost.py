@@ -1,0 +1,445 @@
+"""The same work for every profile, on the same lossy network: what it costs, and how long it takes.
+
+Each cell is one simulated world, with every check on. Every member sends the same messages at the
+same times: to all with a profile of messages to all, to its neighbour with one of messages to one.
+A frame takes ``DELAY_NS``, and the given share of the frames is lost, on every link and in both
+directions, until the work is done and well after.
+
+Beside that, single losses: how long it takes until a message is delivered whose first frame was
+lost, where it is the first, the last or the only one. That is where protocols of much the same cost
+differ most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.config import UNICASTS, Config
+from gapless.faults.faults import NEVER_NS, Loss, Targeted
+from gapless.faults.frame_names import kind_of, life_address, node_name
+from gapless.protocol.ready import Stalled
+from gapless.rng import split
+from gapless.sim.checkers.liveness import L1, L2
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.runner import Outcome, outcome_of, results
+from gapless.sim.scenario.actions import Script, Send, opening, payload
+from gapless.sim.scenario.scenario_file import plant, show_knobs
+from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.sim.world.world import World
+from gapless.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_duration
+from gapless.wire import decode
+from gapless.wire.codec import size_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gapless.faults.faults import Fault
+    from gapless.identity import Address
+    from gapless.protocol.ready import Ready
+    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.world.host import Host
+
+DELAY_NS = NS_PER_MS
+"""How long a frame takes."""
+LOSSES = (0.0, 1.0, 5.0, 10.0)
+"""The shares of frames that are lost, in per cent, if nobody says otherwise."""
+MOST_LOSS_PERCENT = 50
+"""More than that nobody sends over."""
+MEMBERS = range(2, 27)
+"""How many members a group may have."""
+MOST_MESSAGES = 100_000
+"""The most messages that a member may send."""
+MOST_SIZE_BYTES = 1_000_000
+"""The largest message."""
+PACES_NS = range(NS_PER_US, NS_PER_S + 1)
+"""How much time may lie between two messages of a member."""
+
+KINDS = ("data", "repair", "ack", "nak", "tail", "stability", "other")
+"""What frames are counted as."""
+
+LOST_FRAMES = ("only", "first", "last")
+"""The single losses: of the only message there is, of the first of :data:`FEW`, of the last of them."""
+FEW = 10
+"""How many messages that is."""
+
+_KIND_OF_WORD = {
+    "DATA": "data",
+    "REPAIR": "repair",
+    "ACK": "ack",
+    "OOBACK": "ack",
+    "NAK": "nak",
+    "TAIL": "tail",
+    "VOTE": "stability",
+    "STABLE": "stability",
+}
+_PATIENCE_NS = 60 * NS_PER_S
+
+
+class Work(NamedTuple):
+    """What every member does: ``messages`` of ``size_bytes``, one every ``pace_ns``."""
+
+    members: int = 3
+    messages: int = 300
+    size_bytes: int = 100
+    pace_ns: int = NS_PER_MS
+    seed: int = 1
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one profile did at one loss.
+
+    ``expected`` and ``delivered`` count messages at others than their sender, ``frames`` and
+    ``sizes_bytes`` what was put on each link, lost or not, by kind. ``span_ns`` ends with the last
+    delivery, or the last send if that was later. ``peak_window`` is the most messages that one
+    sender had outstanding, ``stalls`` how many gaps were given up. ``latency_ns`` says how many
+    deliveries took how long, ``outcome`` what came of the world as a simulated run.
+    """
+
+    profile: str
+    loss_percent: float
+    sent: int
+    expected: int
+    delivered: int = 0
+    span_ns: int = 0
+    p50_ns: int | None = None
+    p99_ns: int | None = None
+    max_ns: int | None = None
+    frames: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    sizes_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    frames_lost: int = 0
+    peak_window: int = 0
+    stalls: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    latency_ns: Mapping[int, int] = field(default_factory=dict)
+    outcome: Outcome | None = None
+
+    @property
+    def to_all(self) -> bool:
+        """Whether the messages went to the whole group."""
+        return self.profile not in UNICASTS
+
+    @property
+    def per_second(self) -> float:
+        """Messages delivered in a second of virtual time, by all members together."""
+        return self.delivered * NS_PER_S / self.span_ns if self.span_ns else 0.0
+
+    def per_message(self, count: int) -> float:
+        """Return how much of ``count`` (frames or bytes) there is for each delivered message; all of it if none was."""
+        return count / max(1, self.delivered)
+
+
+@dataclass(slots=True)
+class SingleLoss:
+    """With one frame lost: how long it took from the send of its message to the delivery; None if it never came."""
+
+    profile: str
+    delivered_ns: dict[str, int | None] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All cells, and the single losses."""
+
+    work: Work
+    cells: list[Cell] = field(default_factory=list)
+    single: list[SingleLoss] = field(default_factory=list)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Every violation of an invariant, in any of the worlds."""
+        parts: list[Cell | SingleLoss] = [*self.cells, *self.single]
+        return [violation for part in parts for violation in part.violations]
+
+
+class _Meter:
+    """Looks on: counts what goes out, and how long after its send each message is delivered.
+
+    The messages of an origin come in order and without a gap, so the count of those that came tells
+    which one it is.
+    """
+
+    def __init__(self, world: World, sent_ns: dict[Address, list[int]], receivers: int) -> None:
+        self.world = world
+        self.sent_ns = sent_ns
+        self.last_sent_ns = max(max(times_ns) for times_ns in sent_ns.values())
+        self.receivers = receivers
+        # A group that waits for what never comes votes for ever; that is not the cost of what was
+        # delivered.
+        self.until_ns = NEVER_NS if world.config.retransmits else world.script.calm_ns
+        self.frames: Counter[str] = Counter()
+        self.sizes_bytes: Counter[str] = Counter()
+        self.latency_ns: Counter[int] = Counter()
+        self.delivered = 0
+        self.last_ns = 0
+        self.peak_window = 0
+        self.stalls: set[tuple[str, Stalled]] = set()
+        self._came: Counter[tuple[str, Address]] = Counter()
+
+    def __call__(self, host: Host, ready: Ready) -> None:
+        if self.world.now_ns >= self.until_ns:
+            return
+        for to, datagram in ready.transmits:
+            self._count(datagram, self.receivers if to is None else 1)
+        for delivery in ready.deliveries:
+            if delivery.origin != host.address:
+                self._note_delivery(host, delivery.origin, delivery.message_count)
+        self.stalls.update(
+            (host.name, event) for event in ready.events if isinstance(event, Stalled)
+        )
+        assert host.member is not None
+        for stream in (host.member.outbound, *host.member.connections.outbounds()):
+            self.peak_window = max(self.peak_window, stream.window.high - stream.window.low)
+
+    def _count(self, datagram: bytes, links: int) -> None:
+        """Count a datagram on each link that it takes; its header counts for its first frame."""
+        frames = decode(datagram).frames
+        sizes_bytes = [size_bytes(frame) for frame in frames]
+        sizes_bytes[0] += len(datagram) - sum(sizes_bytes)
+        for frame, frame_bytes in zip(frames, sizes_bytes, strict=True):
+            kind = _KIND_OF_WORD.get(kind_of(frame), "other")
+            self.frames[kind] += links
+            self.sizes_bytes[kind] += links * frame_bytes
+
+    def _note_delivery(self, host: Host, origin: Address, messages: int) -> None:
+        now_ns = self.last_ns = self.world.now_ns
+        came = self._came[host.name, origin]
+        self._came[host.name, origin] = came + messages
+        self.delivered += messages
+        for sent_ns in self.sent_ns[origin][came : came + messages]:
+            self.latency_ns[now_ns - sent_ns] += 1
+
+    def percentile_ns(self, percent: int) -> int | None:
+        """Return the latency that ``percent`` of all deliveries did not exceed; None if there was none."""
+        values = sorted(self.latency_ns)
+        sums = list(accumulate(self.latency_ns[value] for value in values))
+        return values[bisect_left(sums, sums[-1] * percent / 100)] if values else None
+
+
+def config_of(profile: str, properties: str = "") -> Config:
+    """Return the configuration of a profile, all else at its default but for what ``properties`` set."""
+    named = f"{'unicast' if profile in UNICASTS else 'profile'}={profile}"
+    return Config.from_properties(f"{named};{properties}")
+
+
+def properties_of(config: Config) -> str:
+    """Return the knobs that are not what the profile sets by itself: :func:`config_of` reads them."""
+    words = show_knobs(config).split()
+    return ";".join(word for word in words if word.partition("=")[0] not in {"profile", "unicast"})
+
+
+def compare(
+    profiles: Sequence[str] = FAMILY,
+    losses: Sequence[float] = LOSSES,
+    work: Work | None = None,
+    *,
+    properties: str = "",
+    bug: str = "",
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Let every profile do the work at every loss, in per cent, in ``workers`` processes.
+
+    ``properties`` set other knobs, and ``bug`` is planted. ``progress`` is told how many worlds are
+    done: one for each profile and loss, and for each profile one more.
+    """
+    work = work or Work()
+    configs = {profile: config_of(profile, properties) for profile in profiles}
+    cells = [
+        partial(run_cell, profile, loss, work, configs[profile], bug)
+        for loss in losses
+        for profile in profiles
+    ]
+    single = [partial(lose_one, profile, work.seed, configs[profile], bug) for profile in profiles]
+    result = Comparison(work)
+    tasks: list[Callable[[], Cell | SingleLoss]] = [*cells, *single]
+    for done, part in enumerate(results(tasks, workers), 1):
+        if isinstance(part, Cell):
+            result.cells.append(part)
+        else:
+            result.single.append(part)
+        if progress is not None:
+            progress(done)
+    return result
+
+
+def run_cell(
+    profile: str, loss_percent: float, work: Work, config: Config | None = None, bug: str = ""
+) -> Cell:
+    """Let one profile do the work at one loss."""
+    with plant(bug):
+        world, meter = _whole_world(profile, loss_percent, work, config or config_of(profile))
+        world.run()
+    sent = work.members * work.messages
+    return Cell(
+        profile,
+        loss_percent,
+        sent=sent,
+        expected=sent if profile in UNICASTS else sent * (work.members - 1),
+        delivered=meter.delivered,
+        span_ns=max(meter.last_sent_ns, meter.last_ns),
+        p50_ns=meter.percentile_ns(50),
+        p99_ns=meter.percentile_ns(99),
+        max_ns=meter.percentile_ns(100),
+        frames={kind: meter.frames[kind] for kind in KINDS},
+        sizes_bytes={kind: meter.sizes_bytes[kind] for kind in KINDS},
+        frames_lost=world.network.chain.struck.get("loss", 0),
+        peak_window=meter.peak_window,
+        stalls=len(meter.stalls),
+        violations=world.judge.violations,
+        latency_ns=meter.latency_ns,
+        outcome=outcome_of(work.seed, "loss" if loss_percent else "calm", profile, world),
+    )
+
+
+def _whole_world(
+    profile: str, loss_percent: float, work: Work, config: Config, *, record: bool = False
+) -> tuple[World, _Meter]:
+    """Return the world in which every member does the work at one loss, and the meter that looks on."""
+    faults: list[Fault] = []
+    if loss_percent:
+        faults = [Loss(split(work.seed, "compare loss"), (loss_percent / 100,))]
+    names = tuple(node_name(number + 1) for number in range(work.members))
+    return _world(profile, work, names, names, faults, config, record=record)
+
+
+class CellOrigin(NamedTuple):
+    """The world of one cell, to be shrunk (see :mod:`gapless.sim.shrink.shrinker`)."""
+
+    seed: int
+    messages: int
+    profile: str
+    loss_percent: float
+    work: Work
+    config: Config
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run."""
+        return compare_command(self.profile, self.loss_percent, self._work, self.config)
+
+    @property
+    def _work(self) -> Work:
+        return self.work._replace(seed=self.seed, messages=self.messages)
+
+    def world(self) -> World:
+        """Return the world before its first event; it records what happens."""
+        return _whole_world(self.profile, self.loss_percent, self._work, self.config, record=True)[
+            0
+        ]
+
+
+def compare_command(
+    profile: str, loss_percent: float, work: Work, config: Config, bug: str = ""
+) -> str:
+    """Return the command that runs one cell again."""
+    return f"gapless compare --profiles {profile} --seed {work.seed} {_options(loss_percent, work, config, bug)}"
+
+
+def shrink_command(
+    profile: str, loss_percent: float, work: Work, config: Config, bug: str = ""
+) -> str:
+    """Return the command that shrinks the run of one cell."""
+    return f"gapless shrink {work.seed} --profile {profile} {_options(loss_percent, work, config, bug)}"
+
+
+def _options(loss_percent: float, work: Work, config: Config, bug: str) -> str:
+    """Return the options by which two commands say what a cell is; what is the default of both is left out."""
+    usual = Work()
+    told = {
+        "loss": f"{loss_percent:g}",
+        "members": "" if work.members == usual.members else str(work.members),
+        "messages": "" if work.messages == usual.messages else str(work.messages),
+        "size": "" if work.size_bytes == usual.size_bytes else str(work.size_bytes),
+        "pace": "" if work.pace_ns == usual.pace_ns else format_duration(work.pace_ns),
+        "properties": properties_of(config) and f'"{properties_of(config)}"',
+        "mutant": bug and f'"{bug}"',
+    }
+    return " ".join(f"--{option} {value}" for option, value in told.items() if value)
+
+
+def lose_one(
+    profile: str, seed: int = 1, config: Config | None = None, bug: str = ""
+) -> SingleLoss:
+    """Lose one frame of a few between two members, in the three ways of :data:`LOST_FRAMES`."""
+    result = SingleLoss(profile)
+    config = config or config_of(profile)
+    for what in LOST_FRAMES:
+        messages = 1 if what == "only" else FEW
+        lost = messages if what == "last" else 1
+        work = Work(members=2, messages=messages, seed=seed)
+        with plant(bug):
+            world, meter = _world(profile, work, ("a", "b"), ("a",), [_lose_data(lost)], config)
+            world.run()
+        # Nothing took longer than the lost message: what was sent before it came at once, what came
+        # after it waited.
+        result.delivered_ns[what] = (
+            meter.percentile_ns(100) if meter.delivered == messages else None
+        )
+        result.violations += world.judge.violations
+    return result
+
+
+def _lose_data(seqno: int) -> Targeted:
+    """Return the fault that loses message ``seqno`` once; what is sent again comes through."""
+    return Targeted(
+        "one", lambda crossing: crossing.label.kind == "DATA" and crossing.label.first == seqno
+    )
+
+
+def _world(
+    profile: str,
+    work: Work,
+    names: tuple[str, ...],
+    senders: tuple[str, ...],
+    faults: list[Fault],
+    config: Config,
+    *,
+    record: bool = False,
+) -> tuple[World, _Meter]:
+    """Return the world in which ``senders``, some of ``names``, do the work, and the meter that looks on."""
+    sends = {
+        life_address(name): _sends(profile, work, names, at) for at, name in enumerate(senders)
+    }
+    in_time = sorted(
+        (send for of_one in sends.values() for send in of_one), key=lambda send: send.at_ns
+    )
+    end_ns = in_time[-1].at_ns
+    # Nobody knows beforehand how long repairs take while frames are lost; a settled group costs
+    # nothing to wait for.
+    patience_ns = _PATIENCE_NS if config.retransmits else 2 * config.stall_after_ns
+    script = Script(
+        work.seed,
+        DELAY_NS,
+        end_ns + patience_ns,
+        actions=[*opening(names), *in_time],
+        only_loss=True,
+    )
+    stalls = bool(faults) and not config.retransmits
+    # Where nothing is sent again and frames are lost, what is missing must be named; it need not
+    # come.
+    checks = [check for check in CHECKS if check not in {L1, L2}] if stalls else None
+    world = World(config, script, faults=faults, checks=checks, record=record)
+    sent_ns = {
+        who: [send.at_ns for send in of_one for _ in send.payloads] for who, of_one in sends.items()
+    }
+    meter = world.on_ready = _Meter(world, sent_ns, len(names) - 1)
+    return world, meter
+
+
+def _sends(profile: str, work: Work, names: tuple[str, ...], at: int) -> list[Send]:
+    """Return what member number ``at`` sends: to all, or to the member after it."""
+    name = names[at]
+    to = names[(at + 1) % len(names)] if profile in UNICASTS else ""
+    payloads = [payload(name, number, work.size_bytes) for number in range(1, work.messages + 1)]
+    start_ns = at * work.pace_ns // len(names)  # not all in the same instant
+    return [
+        Send(start_ns + nth * work.pace_ns, name, (content,), to=to)
+        for nth, content in enumerate(payloads)
+    ]

@@ -1,0 +1,352 @@
+"""One seed, or many: run them, and say what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from multiprocessing import get_context
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+from gapless.sim.checkers.liveness import L1, L2
+from gapless.sim.checkers.stream_safety import CHECKS
+from gapless.sim.coverage.membership_coverage import MUST_GATHER
+from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.scenario.actions import Install
+from gapless.sim.swarm import membership_swarm
+from gapless.sim.swarm.membership_swarm import draw_membership
+from gapless.sim.swarm.stream_swarm import MESSAGES, draw
+from gapless.sim.world.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from gapless.config import Config
+    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.scenario.actions import Script
+    from gapless.sim.swarm.stream_swarm import Plan
+    from gapless.trace.incarnations import Life
+    from gapless.trace.schema import Row
+
+FAULT_KINDS = (
+    "burst",
+    "clock",
+    "clog",
+    "corrupt",
+    "crash",
+    "delay",
+    "duplicate",
+    "foreign",
+    "garbage",
+    "hold",
+    "late-timer",
+    "loss",
+    "partition",
+    "pause",
+    "refuse",
+    "slow-reader",
+    "stranger",
+    "swizzle",
+    "target-acks",
+    "target-first",
+    "target-last",
+    "target-repair",
+    "target-tails",
+    "target-wrap",
+    "truncate",
+    "view",
+)
+"""Every kind of fault that is counted; a sweep reports all of them, also those that never struck."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one seed. ``script`` and ``trace`` are there if they were asked for."""
+
+    seed: int
+    character: str
+    profile: str
+    digest: str
+    events: int
+    steps: int
+    messages: int
+    faults: dict[str, int]
+    violations: list[Violation]
+    seen: frozenset[str]
+    simulated_ns: int
+    repairs: int = 0
+    script: Script | None = None
+    trace: list[Row] | None = None
+    lives: list[Life] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return not self.violations
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What came of many seeds together."""
+
+    seeds: int = 0
+    events: int = 0
+    messages: int = 0
+    simulated_ns: int = 0
+    real_s: float = 0.0
+    faults: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FAULT_KINDS, 0)))
+    seen: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+    profiles: Counter[str] = field(default_factory=Counter)
+    failed: list[Outcome] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    must_happen: tuple[str, ...] = MUST_HAPPEN
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one seed in."""
+        self.seeds += 1
+        self.events += outcome.events
+        self.messages += outcome.messages
+        self.simulated_ns += outcome.simulated_ns
+        self.faults.update(outcome.faults)
+        self.seen.update(outcome.seen.intersection(self.must_happen))
+        self.characters[outcome.character] += 1
+        self.profiles[outcome.profile] += 1
+        self.digests.append(outcome.digest)
+        if not outcome.ok:
+            self.failed.append(outcome)
+
+    @property
+    def never_seen(self) -> list[str]:
+        """What must happen in a sweep and has not."""
+        return [what for what in self.must_happen if not self.seen[what]]
+
+    @property
+    def digest(self) -> str:
+        """The digests of all seeds in one: equal for equal sweeps (S17)."""
+        return blake2b("".join(self.digests).encode(), digest_size=16).hexdigest()
+
+
+def world_of(
+    plan: Plan, *, record: bool = False, trace: bool = False, hasty: bool = False
+) -> World:
+    """Return the world of a plan, before its first event; a ``hasty`` one ends at the first violation."""
+    # Where nothing is sent again and frames are lost, what is missing must be named; it need not
+    # come.
+    checks = (
+        [check for check in CHECKS if check not in {L1, L2}] if plan.character == "stall" else None
+    )
+    return World(
+        plan.config,
+        plan.script,
+        faults=plan.faults,
+        late=plan.late,
+        checks=checks,
+        record=record,
+        trace=trace,
+        hasty=hasty,
+    )
+
+
+def usual_messages(*, membership: bool) -> int:
+    """Return how many messages each node sends if nobody says otherwise."""
+    return membership_swarm.MESSAGES if membership else MESSAGES
+
+
+def thorough_seeds(*, membership: bool) -> int:
+    """Return how many seeds of all profiles must have seen everything that must happen."""
+    return 200 if membership else 300
+
+
+def plan_of(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int | None = None,
+    character: str | None = None,
+    profile: str | None = None,
+    config: Config | None = None,
+    membership: bool = False,
+) -> Plan:
+    """Return what a seed draws: a group that is told its views, or one that makes its own."""
+    messages = usual_messages(membership=membership) if messages is None else messages
+    drawn = draw_membership if membership else draw
+    return drawn(
+        seed,
+        members=members,
+        messages=messages,
+        character=character,
+        profile=profile,
+        config=config,
+    )
+
+
+def simulate(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int | None = None,
+    character: str | None = None,
+    profile: str | None = None,
+    config: Config | None = None,
+    membership: bool = False,
+    record: bool = False,
+    trace: bool = False,
+    hasty: bool = False,
+) -> Outcome:
+    """Run one seed with every check, and return what came of it; with ``membership`` the group makes its own views."""
+    plan = plan_of(
+        seed,
+        members=members,
+        messages=messages,
+        character=character,
+        profile=profile,
+        config=config,
+        membership=membership,
+    )
+    world = world_of(plan, record=record, trace=trace, hasty=hasty)
+    world.run()
+    return outcome_of(seed, plan.character, plan.profile, world)
+
+
+def outcome_of(seed: int, character: str, profile: str, world: World) -> Outcome:
+    """Return what came of a world that has run."""
+    outcome = Outcome(
+        seed,
+        character,
+        profile,
+        world.digest(),
+        world.events,
+        world.judge.steps,
+        world.simulated_messages,
+        faults_of(world),
+        world.judge.violations,
+        frozenset(world.observer.seen if world.sightings is None else world.sightings.seen),
+        world.now_ns,
+        sum(
+            host.member.counters.get("sent.repair", 0)
+            for host in world.hosts.values()
+            if host.member is not None
+        ),
+    )
+    if world.record:
+        outcome.script = world.recorded()
+    if world.tracer is not None:
+        outcome.trace = world.tracer.rows
+        outcome.lives = world.tracer.mentioned(character)
+    return outcome
+
+
+def faults_of(world: World) -> dict[str, int]:
+    """Return how often each kind of fault struck in a run. The views that a group begins with are none."""
+    acts = Counter(type(action).__name__.lower() for action in world.script.actions)
+    views = sum(
+        isinstance(action, Install) and action.number > 1 for action in world.script.actions
+    )
+    clocks = sum(clock.drift_ppm != 0 for clock in world.script.clocks.values())
+    if world.script.membership:
+        views = len(world.judge.model.views)
+    members = {
+        "pause": acts["pause"],
+        "crash": acts["crash"],
+        "slow-reader": acts["read"],
+        "view": views,
+    }
+    counts = {
+        **world.network.chain.struck,
+        **members,
+        "late-timer": world.late_ticks,
+        "clock": clocks,
+    }
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def same_digest(seed: int, other: str) -> bool:
+    """S17: return whether ``seed`` still has the digest that another run of it had."""
+    return simulate(seed).digest == other
+
+
+def sweep(
+    seeds: Sequence[int],
+    *,
+    workers: int = 1,
+    members: int | None = None,
+    messages: int | None = None,
+    profile: str | None = None,
+    config: Config | None = None,
+    membership: bool = False,
+    progress: Callable[[int], None] | None = None,
+    trace: Path | None = None,
+) -> Sweep:
+    """Run many seeds in ``workers`` processes and add up what came of them; ``progress`` is told how many are done.
+
+    With ``trace`` everything that happened is written to that folder.
+    """
+    result = Sweep(must_happen=MUST_GATHER if membership else MUST_HAPPEN)
+    begin_s = perf_counter()
+    run = partial(
+        simulate,
+        members=members,
+        messages=messages,
+        profile=profile,
+        config=config,
+        membership=membership,
+    )
+    outcomes = (
+        _outcomes(run, seeds, workers) if trace is None else _traced(run, seeds, workers, trace)
+    )
+    for outcome in outcomes:
+        result.add(outcome)
+        if progress is not None:
+            progress(result.seeds)
+    result.real_s = perf_counter() - begin_s
+    return result
+
+
+def _outcomes(
+    run: Callable[[int], Outcome], seeds: Sequence[int], workers: int
+) -> Iterable[Outcome]:
+    if workers <= 1:
+        yield from map(run, seeds)
+        return
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, seeds, chunksize=4)
+
+
+def _traced(
+    run: Callable[..., Outcome], seeds: Sequence[int], workers: int, folder: Path
+) -> Iterable[Outcome]:
+    """Run chunks of seeds, each of which writes its own files."""
+    from gapless.sim.world.trace_files import chunks, prepare, write_set
+
+    prepare(folder)
+    write = partial(write_set, str(folder), partial(run, trace=True))
+    if workers <= 1:
+        for outcomes in map(write, chunks(seeds)):
+            yield from outcomes
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for outcomes in pool.map(write, chunks(seeds)):
+            yield from outcomes
+
+
+Result = TypeVar("Result")
+
+
+def results(tasks: Sequence[Callable[[], Result]], workers: int) -> Iterator[Result]:
+    """Yield what each task returns; with one worker, or one task, in this process."""
+    if workers <= 1 or len(tasks) <= 1:
+        yield from map(_call, tasks)
+        return
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_call, tasks)
+
+
+def _call(task: Callable[[], Result]) -> Result:
+    return task()

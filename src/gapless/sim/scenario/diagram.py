@@ -1,0 +1,534 @@
+"""The story of a run: what happened, as a diagram of lines in time, for a person to read and for a file to keep.
+
+Every node has a lane. A row is one step of one member in words, or one datagram with its arrows::
+
+             a b c
+      5ms    ● │ │  a sends a1..2, delivers a1..2
+      5ms    ●─▶─✗  DATA a1..2
+      6ms    │ ● │  b delivers a1..2
+
+``▶`` and ``◀`` point at who gets the datagram, ``✗`` at who does not, ``┼`` crosses a lane that has no part in it. A
+datagram takes the usual delay unless the row says otherwise. After the rows come the marks of every stream, low,
+delivered and high at each member, what the script says but never came about, and the verdict.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT
+from gapless.faults.frame_names import kind_of, life_name, stream_of
+from gapless.protocol.ready import (
+    GROUP,
+    ONE,
+    Accepted,
+    Acknowledged,
+    Connected,
+    Discarded,
+    Expelled,
+    GivenUp,
+    Held,
+    HoldFull,
+    Left,
+    Located,
+    Lost,
+    Oversized,
+    Pinned,
+    Refused,
+    Released,
+    Stalled,
+    Started,
+    StateReceived,
+    StateWanted,
+    Suspected,
+    Unacknowledged,
+    Undelivered,
+    ViewInstalled,
+)
+from gapless.sim.checkers.stream_safety import S14
+from gapless.sim.scenario.actions import Cancel, Crash, Fate, Leave, Pause, Read, Resume, Start
+from gapless.sim.scenario.literals import show_time
+from gapless.sim.world.tracer import Tracer
+from gapless.sim.world.world import World
+from gapless.units import NS_PER_US
+from gapless.wire import (
+    Ack,
+    Close,
+    Data,
+    Gone,
+    Nak,
+    OutOfBand,
+    OutOfBandAck,
+    Stable,
+    Unreliable,
+    Vote,
+    decode,
+)
+from gapless.wire.frames import (
+    CONNECTION,
+    Alive,
+    Beacon,
+    Join,
+    Membership,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    State,
+    StateAsk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gapless.config import Config
+    from gapless.faults.faults import Crossing
+    from gapless.faults.frame_names import FrameName
+    from gapless.identity import Address
+    from gapless.protocol.ready import Delivery, Event, Ready, Step
+    from gapless.sim.oracle.model import Life
+    from gapless.sim.oracle.oracle import Violation
+    from gapless.sim.scenario.actions import Action, Script
+    from gapless.wire import Datagram, Frame
+
+MOST_ROWS = 80
+"""A story that is longer than this is cut: nobody reads it, and a file should stay small."""
+
+LONGEST_EVENTS = 20_000
+"""A script that is still not at its end after so many events is stopped: that is no scenario but a load test."""
+
+
+def span(origin: Address | str, first: int, last: int) -> str:
+    """Return the seqnos of a stream as they are written everywhere: ``a7`` or ``a7..9``."""
+    name = origin if isinstance(origin, str) else life_name(origin)
+    return f"{name}{first}" if first == last else f"{name}{first}..{last}"
+
+
+def say_frame(frame: Frame) -> str:
+    """Return what a frame says, in short."""
+    kind = kind_of(frame)
+    address, to_one = stream_of(frame)
+    origin = life_name(address) + ("@" if to_one else "")
+    if isinstance(frame, (Data, OutOfBand, Unreliable)):
+        return f"{kind} {span(origin, frame.run.first, frame.run.last)}"
+    if isinstance(frame, Ack):
+        return f"{kind} {span(origin, frame.seqno, frame.seqno)}"
+    if isinstance(frame, (Nak, OutOfBandAck)):
+        ranges = " ".join(span(origin, first, last) for first, last in frame.ranges)
+        return f"{kind} {ranges or f'{origin}: where does it start?'}"
+    if isinstance(frame, (Vote, Stable)):
+        progress = " ".join(
+            f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.progress
+        )
+        return f"{kind} view {frame.view}: {progress}"
+    if isinstance(frame, Close):
+        return f"{kind} {origin}"
+    if isinstance(frame, Gone):
+        return f"{kind} {origin} up to {frame.low}"
+    if isinstance(frame, (Membership, State)):
+        return f"{kind} {origin}{_say_group(frame) if isinstance(frame, Membership) else _say_state(frame)}"
+    start = "" if frame.start is None else f", start {frame.start}"
+    return f"{kind} {origin} low {frame.low} high {frame.high}{start}"
+
+
+def _say_group(frame: Membership) -> str:
+    """Return what a frame says of the group, behind its origin."""
+    if isinstance(frame, Join):
+        return (f" as {frame.place.name}" if frame.place.name else "") + (
+            ", pass it on" if frame.relay else ""
+        )
+    if isinstance(frame, Alive):
+        view = " in no view" if frame.view is None else f" in view {frame.view.number}"
+        return view + (" with you" if frame.you else "") + (", and you?" if frame.answer else "")
+    if isinstance(frame, Suspect):
+        return f" {'is pinned by' if frame.pins else 'misses'} {' '.join(map(life_name, frame.members))}"
+    if isinstance(frame, NewView):
+        base = "" if frame.base is None else f" after {frame.base.number}"
+        return f" view {frame.view.number}{base}, part {frame.part + 1} of {frame.parts}"
+    if isinstance(frame, Beacon):
+        return (
+            f" view {frame.view.number}: {' '.join(map(life_name, frame.heard)) or 'hears nobody'}"
+        )
+    if isinstance(frame, MergeReply):
+        return (
+            f" merge {frame.merge:x}: {'yes' if frame.willing else 'no'}, view {frame.view.number}"
+        )
+    return f" merge {frame.merge:x}" if isinstance(frame, MergeAsk) else ""
+
+
+def _say_state(frame: State) -> str:
+    """Return what a frame says of the application's state, behind its origin."""
+    if isinstance(frame, StateAsk):
+        return " behind " + (
+            " ".join(f"{life_name(entry.origin)}{entry.delivered}" for entry in frame.starts)
+            or "nothing"
+        )
+    if isinstance(frame, StateOffer):
+        return f" part {frame.part + 1} of {frame.parts}"
+    if isinstance(frame, StatePull):
+        return f" {frame.length} bytes from {frame.offset} on" if frame.length else " has all"
+    return f" {len(frame.body)} bytes from {frame.offset} on"
+
+
+class _Row(NamedTuple):
+    """One row: what ``who`` did at once, or the arrows of a datagram."""
+
+    t_ns: int
+    who: tuple[str, ...]
+    facts: list[str]
+    arrows: str = ""
+
+    def text(self, nodes: list[str]) -> str:
+        """Return the row without its time."""
+        if self.arrows:
+            return f"{self.arrows}  {self.facts[0]}"
+        acting = {name.rstrip("'") for name in self.who}
+        lanes = " ".join("●" if node in acting else "│" for node in nodes)
+        facts = self.facts if len(self.who) == 1 else [_plural(fact) for fact in self.facts]
+        return f"{lanes}  {' '.join(self.who)} {', '.join(facts)}"
+
+
+def _plural(fact: str) -> str:
+    verb, space, rest = fact.partition(" ")
+    return _PLURALS.get(verb, verb.removesuffix("s")) + space + rest
+
+
+_PLURALS = {"is": "are", "crashes": "crash"}
+
+
+class Teller(Tracer):
+    """What the world tells of every step, turned into rows; it takes the place of a tracer."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self.nodes = script.nodes()
+        self.fates = script.fates
+        self.told: list[_Row] = []
+        self.struck: set[FrameName] = set()
+        self.last_strike_ns = -1
+        self._transmit = -1
+        self._crossings: list[tuple[Crossing, Fate | None]] = []
+
+    # What the world tells
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Tell of an action that the member itself says nothing about."""
+        words = {
+            Start: "starts",
+            Pause: "pauses",
+            Resume: "resumes",
+            Crash: "crashes",
+            Leave: "leaves",
+            Read: "reads slower"
+            if isinstance(action, Read) and action.per_message_ns
+            else "reads at once",
+            Cancel: f"cancels send {action.nth}" if isinstance(action, Cancel) else "",
+        }.get(type(action))
+        if words:
+            self._say(t_ns, action.who, [words])
+
+    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:  # noqa: ARG002
+        """Draw a crossing: a row for the first target of a datagram, one arrow more for each further one."""
+        fate = self.fates.get(crossing.name, Fate((), reason)) if reason else None
+        if reason:
+            self.struck.add(crossing.name)
+            self.last_strike_ns = t_ns
+        if crossing.label.kind in _HUM and crossing.name not in self.fates:
+            return
+        if crossing.transmit != self._transmit:
+            self._transmit, self._crossings = crossing.transmit, []
+            self.told.append(_Row(t_ns, (), []))
+        self._crossings.append((crossing, fate))
+        self.told[-1] = self._drawn(t_ns)
+
+    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:  # noqa: ARG002
+        """Tell the facts of one step."""
+        facts = list(_facts(ready))
+        if facts:
+            self._say(t_ns, life.name, facts)
+
+    # Rows
+
+    def _say(self, t_ns: int, who: str, facts: list[str]) -> None:
+        last = self.told[-1] if self.told else None
+        if last is not None and (last.t_ns, last.facts) == (t_ns, facts) and who not in last.who:
+            self.told[-1] = last._replace(who=(*last.who, who))
+        else:
+            self.told.append(_Row(t_ns, (who,), facts))
+
+    def _drawn(self, t_ns: int) -> _Row:
+        first = self._crossings[0][0]
+        source = self.nodes.index(first.source.rstrip("'"))
+        heads = {
+            self.nodes.index(at.target): fate is None or not fate.lost
+            for at, fate in self._crossings
+        }
+        words = " + ".join(map(say_frame, decode(first.datagram).frames))
+        odd = [
+            _say_copies(at.target, fate)
+            for at, fate in self._crossings
+            if fate is not None and fate.copies
+        ]
+        return _Row(t_ns, (), ["; ".join([words, *odd])], _arrows(len(self.nodes), source, heads))
+
+    def lines(self) -> list[str]:
+        """Return the rows as text, under a head of names; times are rounded to a microsecond."""
+        shown = self.told[:MOST_ROWS]
+        times = [show_time(row.t_ns // NS_PER_US * NS_PER_US) for row in shown]
+        width = max(map(len, times), default=0)
+        lines = [f"{'':{width}}  {' '.join(self.nodes)}".rstrip()]
+        lines += (
+            f"{time:>{width}}  {row.text(self.nodes)}".rstrip()
+            for time, row in zip(times, shown, strict=True)
+        )
+        if len(self.told) > len(shown):
+            lines.append(f"… and {len(self.told) - len(shown)} rows more")
+        return lines
+
+
+_HUM = ("ALIVE", "BEACON")
+"""What goes out all the time; it is told only where the script gives it a fate."""
+
+
+def _say_copies(target: str, fate: Fate) -> str:
+    copies = [f"{_MARK_WORDS[mark]}{show_time(delay_ns)}" for delay_ns, _, mark in fate.copies]
+    return f"to {target}: {', '.join(copies)}"
+
+
+_MARK_WORDS = {INTACT: "", DUPLICATE: "again ", CORRUPT: "corrupt ", FORGED: "forged "}
+
+
+def _arrows(count: int, source: int, heads: dict[int, bool]) -> str:
+    """Return the lanes with arrows from ``source`` to every head; a head that is False is not reached."""
+    left, right = min([source, *heads]), max([source, *heads])
+    cells: list[str] = []
+    for lane in range(count):
+        if lane == source:
+            symbol = "●"
+        elif lane in heads:
+            symbol = ("▶" if lane > source else "◀") if heads[lane] else "✗"
+        else:
+            symbol = "┼" if left < lane < right else "│"
+        cells.append(symbol)
+        cells.append("─" if left <= lane < right else " ")
+    return "".join(cells[:-1])
+
+
+# Facts of one step
+
+
+def _facts(ready: Ready) -> Iterator[str]:
+    """Return what a member did in one step: views and starts, then what the trace says, deliveries, and the rest."""
+    first = [event for event in ready.events if isinstance(event, (ViewInstalled, Started))]
+    yield from map(_say_event, first)
+    delivered = {(delivery.origin, delivery.last) for delivery in ready.deliveries}
+    yield from filter(None, (_say_row(row, delivered) for row in _joined(ready.trace)))
+    yield from _say_deliveries(ready.deliveries)
+    yield from (
+        _say_event(event)
+        for event in ready.events
+        if not isinstance(event, (*_TOLD_ELSEWHERE, Started))
+    )
+
+
+_TOLD_ELSEWHERE = (Accepted, ViewInstalled, Located)
+
+
+def _joined(rows: Iterable[Step]) -> Iterator[Step]:
+    """Return the rows; sends that follow on each other are one."""
+    last: Step | None = None
+    for row in rows:
+        if last is not None and row.event == "SEND":
+            last = last._replace(last=row.last)
+            continue
+        if last is not None:
+            yield last
+        last = row if row.event == "SEND" else None
+        if last is None:
+            yield row
+    if last is not None:
+        yield last
+
+
+def _say_row(row: Step, delivered: set[tuple[Address, int]]) -> str:
+    name = (
+        ""
+        if row.origin is None
+        else life_name(row.origin) + ("@" if row.epoch >= CONNECTION else "")
+    )
+    what = span(name, row.first, row.last) if name else ""
+    if row.event == "STORE" and (row.origin, row.last) in delivered:
+        return ""
+    if row.event == "DROPPED":
+        if not row.first:
+            return f"drops {'it' if row.peer is None else f'what {life_name(row.peer)} says'} ({row.reason})"
+        some = f"{row.message_count} of " if row.message_count != row.last - row.first + 1 else ""
+        return f"drops {some}{what} ({row.reason})"
+    words = _ROW_WORDS.get(row.event, "")
+    return words.format(what=what, send=row.first, reason=row.reason)
+
+
+_ROW_WORDS = {
+    "SEND": "sends {what}",
+    "STORE": "keeps {what}",
+    "SUPPRESSED": "holds {what} back ({reason})",
+    "PURGE": "purges {what}",
+    "BLOCK": "waits with send {send}",
+    "UNBLOCK": "ends the wait of send {send} ({reason})",
+}
+
+
+def _say_deliveries(deliveries: list[Delivery]) -> Iterator[str]:
+    """Return the deliveries; what follows on each other in one stream is one."""
+    at = 0
+    while at < len(deliveries):
+        origin, first, last, _, kind, epoch, *_ = deliveries[at]
+        at += 1
+        while (
+            at < len(deliveries)
+            and deliveries[at][:2] == (origin, last + 1)
+            and deliveries[at].epoch == epoch
+        ):
+            last = deliveries[at].last
+            at += 1
+        name = life_name(origin) + ("@" if kind == ONE else "")
+        yield f"delivers {span(name, first, last)}" + ("" if kind in {GROUP, ONE} else f" {kind}")
+
+
+def _say_event(event: Event) -> str:
+    if isinstance(event, ViewInstalled):
+        return (
+            f"installs view {event.view.id.number}: {' '.join(map(life_name, event.view.members))}"
+        )
+    if isinstance(event, Started):
+        return f"hears {life_name(event.origin)} from {event.start + 1} on"
+    if isinstance(event, Pinned):
+        return f"is pinned by {' '.join(map(life_name, event.members))}"
+    if isinstance(event, Refused):
+        return f"is refused send {event.ticket}"
+    if isinstance(event, GivenUp):
+        return f"gives up send {event.ticket} after {event.accepted} ({event.reason})"
+    if isinstance(event, Discarded):
+        return f"discards {event.message_count} of {life_name(event.origin)}"
+    if isinstance(event, (Lost, Oversized)):
+        verb = "loses" if isinstance(event, Lost) else "leaves out"
+        return f"{verb} {span(event.origin, event.first, event.last)}"
+    return _say_beside(event)
+
+
+def _say_beside(event: Event) -> str:
+    if isinstance(event, Acknowledged):
+        return f"has send {event.ticket} acknowledged by all"
+    if isinstance(event, Unacknowledged):
+        return f"never has send {event.ticket} acknowledged by {' '.join(map(life_name, event.members))}"
+    if isinstance(event, Undelivered):
+        to = "all" if event.to is None else life_name(event.to)
+        return f"cannot say that {event.first}..{event.last} reached {to}"
+    if isinstance(event, Stalled):
+        return f"stalls at {life_name(event.origin)}{event.seqno}"
+    if not isinstance(event, Connected):
+        return _say_membership(event)
+    return f"has a connection {'to' if event.outgoing else 'from'} {life_name(event.peer)} {event.state}"
+
+
+def _say_membership(event: Event) -> str:
+    if isinstance(event, Suspected):
+        return f"suspects {life_name(event.member)}"
+    if isinstance(event, Expelled):
+        return f"learns that it was expelled in view {event.view.number}"
+    if isinstance(event, Left):
+        return "has left" if event.confirmed else "leaves without an answer"
+    if isinstance(event, Held):
+        return f"keeps the place of {event.name} ({life_name(event.last)})"
+    if isinstance(event, Released):
+        return f"releases the place of {event.name} ({event.reason})"
+    if isinstance(event, HoldFull):
+        return f"has no more room for {event.name}"
+    if isinstance(event, StateWanted):
+        return f"gives its state to {life_name(event.peer)}"
+    assert isinstance(event, StateReceived), f"{event} has no words"
+    giver = "nobody" if event.provider is None else life_name(event.provider)
+    return f"gets {len(event.state)} bytes of state from {giver}"
+
+
+# The run
+
+
+class Stage(World):
+    """A world that plays a script and tells its story."""
+
+    def __init__(self, config: Config, script: Script) -> None:
+        super().__init__(config, script)
+        self.tracer = self.teller = Teller(script)
+        self.on_event = self._end_early
+        look_closely(self)
+
+    def _end_early(self) -> None:
+        """A broken promise ends the story, and so do too many events."""
+        if self.events >= LONGEST_EVENTS or any(
+            found.check.startswith("S") for found in self.judge.violations
+        ):
+            raise _Over
+
+    def run(self) -> None:
+        """Run the script to its end, or until there is nothing more to learn from it."""
+        try:
+            super().run()
+        except _Over:
+            if not self.judge.violations:
+                self.close()
+
+
+def look_closely(world: World) -> None:
+    """Let the check of memory measure at every move: a short run has few, and must not depend on which is the 16th."""
+    for check in world.judge.checks:
+        if isinstance(check, S14):
+            check.every_moves = 1
+
+
+class _Over(Exception):  # noqa: N818 - it ends a run early, and is no error
+    """A promise is broken, or the run does not come to its end."""
+
+
+def show_marks(world: World) -> list[str]:
+    """Return the marks of every stream at every living member, as low/delivered/high."""
+    lines = []
+    hosts = [host for host in world.hosts.values() if host.member is not None]
+    for host in hosts:
+        marks = {}
+        for other in hosts:
+            assert other.member is not None
+            found = other.member.digest().get(host.address)
+            if found is not None and found.high:
+                marks[other.life_name] = "/".join(map(str, found))
+        if marks:
+            shown = ", ".join(f"{name} {mark}" for name, mark in marks.items())
+            lines.append(f"marks of {host.life_name}: {shown}")
+    return lines
+
+
+def _first_of_each(violations: Iterable[Violation]) -> dict[str, Violation]:
+    first: dict[str, Violation] = {}
+    for violation in violations:
+        first.setdefault(violation.check, violation)
+    return first
+
+
+def show_verdict(violations: Iterable[Violation]) -> list[str]:
+    """Return ``ok``, or the first violation of every check of safety that was violated; or else of every other one."""
+    first = list(_first_of_each(violations).values())
+    if not first:
+        return ["ok"]
+    # Whether things are still done in time says nothing any more once they were done wrong.
+    safety = [found for found in first if found.check.startswith("S")]
+    return [
+        f"{_say_violation(found)} (at {show_time(found.t_ns)}, member {found.member})"
+        for found in safety
+    ] or [_say_violation(found) for found in first]
+
+
+def _say_violation(found: Violation) -> str:
+    # Test runners add lines of their own to what a failed assertion says.
+    return f"violates {found.check}: {found.message.partition(chr(10))[0]}"

@@ -1,0 +1,505 @@
+"""A script in words, one line for each thing, and back: every script has exactly one text, every text one script.
+
+The lines, in the order in which they are printed (a file may have them in any order)::
+
+    network 2ms                                the delay of every frame that has no fate (1ms if the line is missing)
+    seed 7                                     what feeds the members' own randomness
+    calm 300ms                                 from here on no fault may strike
+    in order                                   no frame overtakes another on its link
+    membership                                 members make their own views; lines then name nodes, not lives
+    rare early-ack                             branches of the machine that are taken now and then
+    only loss                                  frames are lost or nothing: the cost of repairs counts
+    clock b epoch 5ms drift -40ppm             b's own clock
+    group a b c                                a, b and c start at 0ms with view 1 of them all
+    5ms a sends "hello" a1..3 of 200B          messages: a text; generated ones (see script.payload); 0x and hex
+    6ms a sends "x" (no wait, timeout 20ms)    also: loopback, no loopback, to b, acknowledged, out-of-band, unreliable
+    7ms a cancels send 2
+    7ms a closes b                             the connection to it
+    7ms a retransmits every 0ms                zero: never
+    7ms c pauses                               also: resumes, crashes, leaves, starts
+    7ms c starts durable=store state           joins under a durable name, and asks for the application's state
+    7ms c starts durable=store stores          the same, with a disk: it acknowledges what it has stored
+    8ms b reads a message per 3ms              or: reads at once
+    9ms a notes digest k                       to be used by a view to come
+    9ms c learns digest k                      without a view: streams that wait for their start begin there
+    9ms a b install view 2: a b from k         or: from zero, or neither
+    9ms mark partition a                       only noted
+    lose DATA a2..3 a->b #1                    the fate of one frame; #1..3 stands for three of the same name
+    delay ACK a1 b->a #1 to 12ms
+    duplicate DATA a1 a->b #1 at 9ms           the frame arrives as usual, and again 9 ms after it was sent
+    corrupt DATA a1 a->b #1 to 0x474c
+    forge DATA a1 a->b #1 as "nonsense"        the frame arrives as usual, and something else too
+    fate TAIL a0..1 a->b #2: 2ms, again 8ms, corrupt 4ms "", forged 5ms "x"
+    late timer 3 of b by 20ms
+
+A fate that has another cause than its verb says ends with ``by CAUSE``.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.delivery_mode import Mode
+from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, Clock
+from gapless.faults.frame_names import FrameName
+from gapless.sim.scenario.actions import (
+    Cancel,
+    Close,
+    Crash,
+    Fate,
+    Install,
+    Learn,
+    Leave,
+    Mark,
+    Note,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    Tune,
+    opening,
+)
+from gapless.sim.scenario.literals import (
+    LIFE,
+    TIME,
+    ScenarioError,
+    read_bytes,
+    read_payloads,
+    read_time,
+    show_bytes,
+    show_payloads,
+    show_time,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gapless.sim.scenario.actions import Action
+
+# Actions
+
+
+def _show_action(action: Action, who: str, many: bool) -> str:
+    verb = _SHOW[type(action)](action)
+    if many:
+        # "a starts", but "a b start": only these verbs are said of several lives at once.
+        head, _, rest = verb.partition(" ")
+        verb = f"{_PLURALS[head]} {rest}".rstrip()
+    return f"{show_time(action.at_ns)} {who} {verb}"
+
+
+def _show_send(action: Send) -> str:
+    options = [] if action.wait else ["no wait"]
+    if action.timeout_ns is not None:
+        options.append(f"timeout {show_time(action.timeout_ns)}")
+    if action.loopback is not None:
+        options.append("loopback" if action.loopback else "no loopback")
+    options += [f"to {action.to}"] if action.to else []
+    options += [action.mode] if action.mode != Mode.ORDERED else []
+    return f"sends {show_payloads(action.payloads)}".rstrip() + (
+        f" ({', '.join(options)})" if options else ""
+    )
+
+
+def _show_key(key: str) -> str:
+    return key if _PLAIN_KEY.fullmatch(key) else f'"{key}"'
+
+
+_PLAIN_KEY = re.compile(r"[\w.'/-]+")
+_KEY = r"\"([^\"]*)\"|([\w.'/-]+)"
+
+
+def _show_install(action: Install) -> str:
+    source = f" from {_show_key(action.digest)}" if action.digest else ""
+    return f"installs view {action.number}: {' '.join(action.members)}{source}"
+
+
+def _show_start(action: Start) -> str:
+    name = f" durable={_show_key(action.durable)}" if action.durable else ""
+    return f"starts{name}{' state' if action.state else ''}{' stores' if action.stores else ''}"
+
+
+def _show_read(action: Read) -> str:
+    return (
+        f"reads a message per {show_time(action.per_message_ns)}"
+        if action.per_message_ns
+        else "reads at once"
+    )
+
+
+_SHOW: dict[type, Callable[..., str]] = {
+    Start: _show_start,
+    Leave: lambda action: "leaves",  # noqa: ARG005
+    Pause: lambda action: "pauses",  # noqa: ARG005
+    Resume: lambda action: "resumes",  # noqa: ARG005
+    Crash: lambda action: "crashes",  # noqa: ARG005
+    Install: _show_install,
+    Note: lambda action: f"notes digest {_show_key(action.key)}",
+    Learn: lambda action: f"learns digest {_show_key(action.key)}",
+    Send: _show_send,
+    Cancel: lambda action: f"cancels send {action.nth}",
+    Close: lambda action: f"closes {action.to}",
+    Tune: lambda action: f"retransmits every {show_time(action.xmit_interval_ns)}",
+    Read: _show_read,
+}
+_PLURALS = {
+    "starts": "start",
+    "leaves": "leave",
+    "pauses": "pause",
+    "resumes": "resume",
+    "crashes": "crash",
+    "installs": "install",
+}
+
+
+def _show_actions(actions: list[Action]) -> Iterator[str]:
+    """Return the lines of all actions, in order; the same thing done by several at once is one line."""
+    names = tuple(
+        action.who for action in actions if isinstance(action, Start) and not action.at_ns
+    )
+    begun = opening(names) if names else []
+    while names and actions[: len(begun)] != begun:
+        names = names[:-1]
+        begun = opening(names) if names else []
+    if names:
+        yield f"group {' '.join(names)}"
+    for _, group in groupby(enumerate(actions[len(begun) :]), key=_togetherness):
+        members = [action for _, action in group]
+        if isinstance(members[0], Mark):
+            yield f"{show_time(members[0].at_ns)} mark {members[0].what} {members[0].who}".rstrip()
+        else:
+            yield _show_action(
+                members[0], " ".join(action.who for action in members), len(members) > 1
+            )
+
+
+def _togetherness(numbered: tuple[int, Action]) -> object:
+    at, action = numbered
+    if isinstance(action, (Start, Leave, Pause, Resume, Crash, Install)):
+        return type(action).__name__, action[:1] + action[2:]
+    return at
+
+
+_SUBJECTS = rf"(?P<at>{TIME}) +(?P<who>{LIFE}(?: +{LIFE})*?) +"
+_ACTION_FORMS: list[tuple[re.Pattern[str], Callable[..., Action]]] = [
+    (re.compile(_SUBJECTS + form), build)
+    for form, build in (
+        # A key or a node may be called like a verb, so what names one comes first.
+        (rf"notes? +digest +(?:{_KEY})", lambda at, who, *key: Note(at, who, _either(key))),
+        (rf"learns? +digest +(?:{_KEY})", lambda at, who, *key: Learn(at, who, _either(key))),
+        (r"closes? +([a-z]+)", Close),
+        (
+            rf"starts?(?: +durable=(?:{_KEY}))?( +state)?( +stores)?",
+            lambda at, who, quoted, plain, *more: Start(
+                at, who, _either((quoted, plain)), *(w is not None for w in more)
+            ),
+        ),
+        ("leaves?", Leave),
+        ("pauses?", Pause),
+        ("resumes?", Resume),
+        ("crash(?:es)?", Crash),
+        (
+            rf"installs? +view +(\d{{1,9}}): *({LIFE}(?: +{LIFE})*?)(?: +from +(?:{_KEY}))?",
+            lambda at, who, number, members, *key: Install(
+                at, who, int(number), tuple(members.split()), _either(key)
+            ),
+        ),
+        (rf"retransmits? +every +({TIME})", lambda at, who, every: Tune(at, who, read_time(every))),
+        (r"cancels? +send +(\d{1,9})", lambda at, who, nth: Cancel(at, who, int(nth))),
+        (
+            rf"reads? +a +message +per +({TIME})",
+            lambda at, who, each: Read(at, who, read_time(each)),
+        ),
+        ("reads? +at +once", lambda at, who: Read(at, who, 0)),
+        (
+            r"sends?(?: +(.*))?",
+            lambda at, who, rest: _read_send(at, who, rest or ""),
+        ),
+    )
+]
+_MARK_FORM = re.compile(rf"({TIME}) +mark +(\S+)(?: +(\S+))?")
+
+
+def _read_send(at_ns: int, who: str, text: str) -> Send:
+    payloads, options = read_payloads(text)
+    send = Send(at_ns, who, payloads)
+    for word in options.split(", ") if options else ():
+        if word == "no wait":
+            send = send._replace(wait=False)
+        elif word in {"loopback", "no loopback"}:
+            send = send._replace(loopback=word == "loopback")
+        elif word.startswith("timeout "):
+            send = send._replace(timeout_ns=read_time(word.removeprefix("timeout ")))
+        elif re.fullmatch("to [a-z]+", word):
+            send = send._replace(to=word.removeprefix("to "))
+        elif word in set(Mode):
+            send = send._replace(mode=Mode(word))
+        else:
+            raise ScenarioError(
+                f"unknown option {word!r}; a send has: no wait, timeout 20ms, loopback, no loopback, to b, "
+                f"{', '.join(Mode)}"
+            )
+    return send
+
+
+def _either(groups: Iterable[str | None]) -> str:
+    return next((group for group in groups if group), "")
+
+
+def _read_action(line: str) -> list[Action] | None:
+    mark = _MARK_FORM.fullmatch(line)
+    if mark is not None:
+        return [Mark(read_time(mark[1]), mark[3] or "", mark[2])]
+    for form, build in _ACTION_FORMS:
+        match = form.fullmatch(line)
+        if match is not None:
+            at, subjects, *details = match.groups()
+            return [build(read_time(at), who, *details) for who in subjects.split()]
+    return None
+
+
+# Fates
+
+
+class _Shape(NamedTuple):
+    """One way to say a fate: its verb, its usual cause, and the word before what it needs."""
+
+    verb: str
+    cause: str
+    word: str
+
+
+_SHAPES = (
+    _Shape("lose", "loss", ""),
+    _Shape("delay", "delay", "to"),
+    _Shape("duplicate", "duplicate", "at"),
+    _Shape("corrupt", "corrupt", "to"),
+    _Shape("forge", "garbage", "as"),
+)
+_CAUSES = {shape.verb: shape.cause for shape in _SHAPES}
+
+
+def _show_fate(name: str, fate: Fate, delay_ns: int) -> str:
+    verb, rest = _shape_of(fate, delay_ns)
+    cause = "" if fate.reason == _CAUSES.get(verb) else f" by {fate.reason}"
+    return f"{verb} {name}{rest}{cause}"
+
+
+def _shape_of(fate: Fate, delay_ns: int) -> tuple[str, str]:
+    """Return the verb for a fate, and what follows the name."""
+    usual = (delay_ns, None, INTACT)
+    match fate.copies:
+        case ():
+            return "lose", ""
+        case ((at_ns, None, mark),) if mark == INTACT:
+            return "delay", f" to {show_time(at_ns)}"
+        case (first, (at_ns, None, mark)) if first == usual and mark == DUPLICATE:
+            return "duplicate", f" at {show_time(at_ns)}"
+        case ((at_ns, bytes() as content, mark),) if at_ns == delay_ns and mark == CORRUPT:
+            return "corrupt", f" to {show_bytes(content)}"
+        case (first, (at_ns, bytes() as content, mark)) if (
+            first == usual and at_ns == delay_ns and mark == FORGED
+        ):
+            return "forge", f" as {show_bytes(content)}"
+    return "fate", ": " + ", ".join(map(_show_copy, fate.copies))
+
+
+def _show_copy(copy: tuple[int, bytes | None, str]) -> str:
+    at_ns, content, mark = copy
+    word = {INTACT: "", DUPLICATE: "again "}.get(mark, f"{mark} ")
+    return f"{word}{show_time(at_ns)}" + ("" if content is None else f" {show_bytes(content)}")
+
+
+def _show_fates(fates: dict[FrameName, Fate], delay_ns: int) -> Iterator[str]:
+    """Return the lines of all fates; the same fate of a name with consecutive numbers is one line."""
+    said: set[FrameName] = set()
+    for name, fate in fates.items():
+        if name in said:
+            continue
+        first = last = name
+        while fates.get(before := first._replace(nth=first.nth - 1)) == fate:
+            first = before
+        while fates.get(after := last._replace(nth=last.nth + 1)) == fate:
+            last = after
+        said.update(name._replace(nth=nth) for nth in range(first.nth, last.nth + 1))
+        span = f"{first}" if first == last else f"{first}..{last.nth}"
+        yield _show_fate(span, fate, delay_ns)
+
+
+_FATE_FORM = re.compile(
+    r"(lose|delay|duplicate|corrupt|forge|fate) +([A-Z]+ +\S+ +\S+->\S+ +#\d+)(?:\.\.(\d+))?(:| +to| +at| +as)?"
+    r"(?: +(\S.*?))??(?: +by +([a-z][a-z+-]*))?"
+)
+_MAX_NAMES = 10_000
+_COPY_FORM = re.compile(
+    rf"(?:(again|corrupt|forged) +)?({TIME})(?: +(\"[^\"]*\"(?: of \d+B)?|\S+(?: of \d+B)?))?"
+)
+
+
+def _read_fates(line: str, delay_ns: int) -> dict[FrameName, Fate] | None:
+    match = _FATE_FORM.fullmatch(line)
+    if match is None:
+        return None
+    verb, text, last, word, rest, cause = match.groups()
+    try:
+        first = FrameName.parse(" ".join(text.split()))
+    except ValueError as error:
+        raise ScenarioError(str(error)) from error
+    if not 0 <= int(last or first.nth) - first.nth < _MAX_NAMES:
+        raise ScenarioError(
+            f"{text}..{last} is no range of numbers (and no more than {_MAX_NAMES} of them)"
+        )
+    copies = _read_copies(verb, (word or "").strip(), rest or "", delay_ns)
+    if cause is None and verb not in _CAUSES:
+        raise ScenarioError("a fate in full needs its cause; end the line with: by CAUSE")
+    fate = Fate(copies, cause or _CAUSES[verb])
+    return {first._replace(nth=nth): fate for nth in range(first.nth, int(last or first.nth) + 1)}
+
+
+def _read_copies(
+    verb: str, word: str, rest: str, delay_ns: int
+) -> tuple[tuple[int, bytes | None, str], ...]:
+    expected = next((shape.word for shape in _SHAPES if shape.verb == verb), ":")
+    if word != expected or bool(expected) != bool(rest):
+        raise ScenarioError(f"cannot read this fate; write {_FATE_EXAMPLES[verb]}")
+    usual: tuple[int, bytes | None, str] = (delay_ns, None, INTACT)
+    if verb == "lose":
+        return ()
+    if verb == "delay":
+        return ((read_time(rest), None, INTACT),)
+    if verb == "duplicate":
+        return (usual, (read_time(rest), None, DUPLICATE))
+    if verb == "corrupt":
+        return ((delay_ns, read_bytes(rest), CORRUPT),)
+    if verb == "forge":
+        return (usual, (delay_ns, read_bytes(rest), FORGED))
+    return tuple(_read_copy(part) for part in _split_copies(rest))
+
+
+_FATE_EXAMPLES = {
+    "lose": "lose DATA a1 a->b #1",
+    "delay": "delay DATA a1 a->b #1 to 12ms",
+    "duplicate": "duplicate DATA a1 a->b #1 at 12ms",
+    "corrupt": 'corrupt DATA a1 a->b #1 to "nonsense"',
+    "forge": 'forge DATA a1 a->b #1 as "nonsense"',
+    "fate": "fate DATA a1 a->b #1: 1ms, again 12ms by duplicate",
+}
+
+
+def _split_copies(text: str) -> list[str]:
+    """Split at commas that do not stand inside a quoted text."""
+    return [part.strip() for part in re.findall(r'(?:"[^"]*"|[^,"])+', text)]
+
+
+def _read_copy(text: str) -> tuple[int, bytes | None, str]:
+    match = _COPY_FORM.fullmatch(text)
+    if match is None:
+        raise ScenarioError(
+            f'cannot read the copy {text!r}; write 2ms, again 8ms, corrupt 4ms "x" or forged 5ms "x"'
+        )
+    word, time, content = match.groups()
+    mark = {None: INTACT, "again": DUPLICATE, "corrupt": CORRUPT, "forged": FORGED}[word]
+    if (content is None) == (mark in {CORRUPT, FORGED}):
+        raise ScenarioError(
+            f"the copy {text!r}: exactly what is corrupt or forged has bytes of its own"
+        )
+    return read_time(time), None if content is None else read_bytes(content), mark
+
+
+# The whole script
+
+
+def show_script(script: Script) -> list[str]:
+    """Return the lines of a script, without those that say the default."""
+    default = Script()
+    lines: list[str] = []
+    if script.delay_ns != default.delay_ns:
+        lines.append(f"network {show_time(script.delay_ns)}")
+    if script.seed != default.seed:
+        lines.append(f"seed {script.seed}")
+    if script.calm_ns != default.calm_ns:
+        lines.append(f"calm {show_time(script.calm_ns)}")
+    lines += (words for words, field in _SWITCHES.items() if getattr(script, field))
+    lines += [f"rare {' '.join(script.rare)}"] if script.rare else []
+    lines += (
+        f"clock {who} epoch {show_time(clock.epoch_ns)} drift {clock.drift_ppm:+d}ppm"
+        for who, clock in script.clocks.items()
+    )
+    lines += _show_actions(script.actions)
+    lines += _show_fates(script.fates, script.delay_ns)
+    lines += (
+        f"late timer {nth} of {who} by {show_time(late_ns)}"
+        for (who, nth), late_ns in script.late_ns.items()
+    )
+    return lines
+
+
+_SWITCHES = {"membership": "membership", "only loss": "only_loss", "in order": "fifo"}
+_SETTINGS = re.compile(
+    rf"(network|calm) +({TIME})|(seed) +(-?\d+)|(membership|only loss|in order)|rare((?: +[a-z-]+)+)"
+)
+_CLOCK_FORM = re.compile(rf"clock +({LIFE}) +epoch +({TIME}) +drift +([+-]?\d+)ppm")
+_GROUP_FORM = re.compile(rf"group +({LIFE}(?: +{LIFE})*)")
+_LATE_FORM = re.compile(rf"late +timer +(\d+) +of +({LIFE}) +by +({TIME})")
+
+
+def read_script(lines: Iterable[tuple[int, str]]) -> Script:
+    """Return the script that numbered lines say; an error names the line."""
+    script = Script()
+    rest = [
+        (number, line)
+        for number, line in lines
+        if not _at_line(number, _read_setting, script, line)
+    ]
+    for number, line in rest:
+        _at_line(number, _read_line, script, line)
+    return script
+
+
+def _at_line(number: int, read: Callable[[Script, str], bool], script: Script, line: str) -> bool:
+    try:
+        return read(script, line)
+    except ScenarioError as error:
+        raise ScenarioError(f"{number}: {error}") from error
+    except ValueError as error:
+        # Python refuses to read a number of some thousand digits.
+        raise ScenarioError(f"{number}: a number is too long: {error}") from error
+
+
+def _read_setting(script: Script, line: str) -> bool:
+    """Read a line that others depend on, if it is one."""
+    match = _SETTINGS.fullmatch(line)
+    if match is None:
+        return False
+    if match[1]:
+        setattr(script, "delay_ns" if match[1] == "network" else "calm_ns", read_time(match[2]))
+    elif match[3]:
+        script.seed = int(match[4])
+    elif match[5]:
+        setattr(script, _SWITCHES[match[5]], True)
+    else:
+        script.rare = tuple(match[6].split())
+    return True
+
+
+def _read_line(script: Script, line: str) -> bool:
+    if group := _GROUP_FORM.fullmatch(line):
+        script.actions += opening(tuple(group[1].split()))
+    elif clock := _CLOCK_FORM.fullmatch(line):
+        script.clocks[clock[1]] = Clock(read_time(clock[2]), int(clock[3]))
+    elif late := _LATE_FORM.fullmatch(line):
+        script.late_ns[late[2], int(late[1])] = read_time(late[3])
+    elif (actions := _read_action(line)) is not None:
+        script.actions += actions
+    elif (fates := _read_fates(line, script.delay_ns)) is not None:
+        for name, fate in fates.items():
+            if name in script.fates:
+                raise ScenarioError(f"{name} has a fate already")
+            script.fates[name] = fate
+    else:
+        raise ScenarioError(f"cannot read {line!r}; docs/scenarios.md shows every kind of line")
+    return True

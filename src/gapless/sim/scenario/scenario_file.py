@@ -1,0 +1,204 @@
+"""Scenario files: a script in words, and the story that it must lead to.
+
+A file has comment lines (``#``) that say what it is about, then the script (:mod:`gapless.sim.scenario.grammar`), then a line
+``----``, then the golden outcome (:mod:`gapless.sim.scenario.diagram`). Two lines beside those of the script belong to the file:
+``knobs capacity=4 ack_threshold=1`` sets what is not default, and ``planted: NAME`` says that the outcome is that of a
+planted bug (:mod:`gapless.sim.mutants.runner`), which shows that the checks catch it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from typing import TYPE_CHECKING
+
+from gapless.config import Config
+from gapless.errors import ConfigError, LocalProtocolError
+from gapless.sim.mutants.runner import named, planted
+from gapless.sim.scenario.actions import Install, Mark, Script, Start
+from gapless.sim.scenario.diagram import Stage, show_marks, show_verdict
+from gapless.sim.scenario.grammar import read_script, show_script
+from gapless.sim.scenario.literals import ScenarioError, show_time
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from gapless.sim.mutants.stream_mutants import Mutant
+    from gapless.sim.oracle.oracle import Violation
+
+RULE = "----"
+"""The line between the script and its outcome."""
+
+
+@dataclass(slots=True)
+class Scenario:
+    """One file: ``notes`` are its comment lines, ``head`` is everything above the rule as it is written."""
+
+    script: Script
+    config: Config = field(default_factory=Config)
+    bug: str = ""
+    notes: tuple[str, ...] = ()
+    head: str = ""
+    outcome: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the whole file; the head stays as it was written, if anybody wrote one."""
+        head = self.head or show_head(self)
+        return "\n".join([head.rstrip("\n"), RULE, *self.outcome]) + "\n"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a scenario: the golden lines, and the violations among them."""
+
+    lines: tuple[str, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check was violated."""
+        return not self.violations
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks that were violated, each once, in the order of time."""
+        return tuple(dict.fromkeys(violation.check for violation in self.violations))
+
+
+# Reading and writing
+
+
+def show_knobs(config: Config) -> str:
+    """Return the knobs that are not what the profile sets by itself as ``name=value`` words."""
+    default = {**Config.make(profile=config.profile).as_dict(), "profile": Config().profile}
+    return " ".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in config.as_dict().items()
+        if value != default[key]
+    )
+
+
+def show_head(scenario: Scenario) -> str:
+    """Return everything above the rule in its one printed form."""
+    lines = [f"# {note}".rstrip() for note in scenario.notes]
+    if lines:
+        lines.append("")
+    if knobs := show_knobs(scenario.config):
+        lines.append(f"knobs {knobs}")
+    if scenario.bug:
+        lines.append(f"planted: {scenario.bug}")
+    return "\n".join([*lines, *show_script(scenario.script)]) + "\n"
+
+
+def parse(text: str, name: str = "scenario") -> Scenario:
+    """Return the scenario that ``text`` holds; ``name`` is how an error calls the file."""
+    head, rule, golden = text.partition(f"\n{RULE}\n")
+    try:
+        scenario = _parse_head(head)
+    except ScenarioError as error:
+        raise ScenarioError(f"{name}:{error}") from error
+    scenario.head = f"{head}\n"
+    scenario.outcome = tuple(golden.splitlines()) if rule else ()
+    return scenario
+
+
+def _parse_head(head: str) -> Scenario:
+    scenario = Scenario(Script())
+    notes: list[str] = []
+    script: list[tuple[int, str]] = []
+    for number, line in enumerate(head.splitlines(), 1):
+        words = line.strip()
+        if words.startswith("#"):
+            notes.append(words.removeprefix("#").removeprefix(" "))
+        elif words.startswith("planted:"):
+            scenario.bug = find_mutant(words.removeprefix("planted:").strip(), f"{number}: ").name
+        elif words.startswith("knobs "):
+            scenario.config = _read_knobs(words.removeprefix("knobs "), number)
+        elif words == RULE:
+            raise ScenarioError(f"{number}: there is no script above the rule")
+        elif words:
+            script.append((number, words))
+    if not script:
+        raise ScenarioError("1: there is no script; docs/scenarios.md shows how to write one")
+    scenario.notes = tuple(notes)
+    scenario.script = read_script(script)
+    return scenario
+
+
+def _read_knobs(text: str, number: int) -> Config:
+    try:
+        return Config.from_properties(";".join(text.split()))
+    except ConfigError as error:
+        raise ScenarioError(f"{number}: {error}") from error
+
+
+def find_mutant(name: str, where: str = "") -> Mutant:
+    """Return the planted bug called ``name``."""
+    try:
+        return named(name)
+    except LocalProtocolError as error:
+        raise ScenarioError(f"{where}{error}") from error
+
+
+def load(path: Path) -> Scenario:
+    """Return the scenario of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: this is not text: {error}") from error
+    return parse(text, str(path))
+
+
+# Playing
+
+
+def play(scenario: Scenario, *, bug: str | None = None) -> Outcome:
+    """Play the script and return what came of it; ``bug`` is planted instead of the file's own ("" for none)."""
+    _check_lives(scenario.script)
+    with plant(scenario.bug if bug is None else bug):
+        stage = Stage(scenario.config, scenario.script)
+        try:
+            stage.run()
+        except LocalProtocolError as error:
+            raise ScenarioError(f"the script cannot be played: {error}") from error
+    violations = stage.judge.violations
+    lines = [*stage.teller.lines(), *show_marks(stage), *_idle(stage), *show_verdict(violations)]
+    return Outcome(tuple(lines), tuple(violations))
+
+
+def _check_lives(script: Script) -> None:
+    """Raise unless everybody that does something, or is in a view, has started by then."""
+    started: set[str] = set()
+    for action in sorted(script.actions, key=lambda action: action.at_ns):
+        if isinstance(action, Start):
+            started.add(action.who)
+        named_lives = {action.who, *(action.members if isinstance(action, Install) else ())}
+        if not isinstance(action, Mark) and (unknown := sorted(named_lives - started)):
+            raise ScenarioError(
+                f"the script cannot be played: at {show_time(action.at_ns)} it speaks of {' '.join(unknown)}, "
+                "which has not started; write a line such as: 5ms c starts"
+            )
+
+
+def plant(bug: str) -> AbstractContextManager[None]:
+    """Return a context in which the bug of that name is in place; the empty name stands for none."""
+    return planted(find_mutant(bug)) if bug else nullcontext()
+
+
+def _idle(stage: Stage) -> list[str]:
+    """Return a line for each fate that struck nothing: in a file made by hand this is most often a slip."""
+    script, teller = stage.script, stage.teller
+    lines = [f"never sent: {name}" for name in script.fates if name not in teller.struck]
+    if teller.last_strike_ns > script.calm_ns:
+        lines.append(
+            f"a fault struck at {show_time(teller.last_strike_ns)}, when the network was to be calm"
+        )
+    return lines
+
+
+def difference(scenario: Scenario, outcome: Outcome) -> list[str]:
+    """Return how the outcome differs from the golden one, in the manner of a patch; nothing if it does not."""
+    lines = unified_diff(scenario.outcome, outcome.lines, "golden", "now", lineterm="", n=2)
+    return list(lines)

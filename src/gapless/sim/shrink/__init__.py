@@ -1,0 +1,1 @@
+"""Shrinking: a failing run becomes the shortest scenario that still fails."""

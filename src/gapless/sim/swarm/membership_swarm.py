@@ -1,0 +1,597 @@
+"""The swarm of groups that make their own views: who comes, goes, dies and is cut off, drawn from one seed.
+
+The story of a run is a row of *incidents*: a crash, a restart, a leave, a pause, a partition, a
+durable member that goes and comes back, several at once. Each has a stretch of time of its own,
+long enough for the group to notice, or shorter, so that incidents overlap. All of it happens while
+the applications send.
+
+Three characters, as in swarm.py: *calm* runs only have joins, leaves and crashes (nobody that lives
+may be suspected), *gentle* runs also have pauses that are too short to be expelled for, *swarm*
+runs may have everything. The profile ``ordered`` needs links that lose nothing: its runs are calm,
+and their links keep the order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gapless.config import UNICASTS
+from gapless.delivery_mode import Mode
+from gapless.faults.faults import (
+    NEVER_NS,
+    Clock,
+    Delay,
+    Duplicate,
+    Hold,
+    LateTimers,
+    Partition,
+    Targeted,
+)
+from gapless.faults.frame_names import node_name
+from gapless.rng import per_mille, split
+from gapless.sim.scenario.actions import (
+    HEAL,
+    ONE_WAY,
+    PARTITION,
+    Crash,
+    Leave,
+    Mark,
+    Pause,
+    Read,
+    Resume,
+    Script,
+    Send,
+    Start,
+    payload,
+)
+from gapless.sim.swarm.profile_draw import rare_branches, spread, with_profile
+from gapless.sim.swarm.stream_swarm import _SIMPLE, Plan, draw_config
+from gapless.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.faults.faults import Copy, Crossing, Fault
+    from gapless.sim.scenario.actions import Action
+
+MESSAGES = 40
+"""What each node sends over the whole run."""
+
+CHARACTERS = ("calm", "gentle", "swarm")
+"""What a run may be like."""
+
+FAULTS = (
+    "refuse",
+    "loss",
+    "burst",
+    "targeted",
+    "corrupt",
+    "truncate",
+    "garbage",
+    "foreign",
+    "stranger",
+    "duplicate",
+    "hold",
+    "delay",
+    "late timers",
+    "clocks",
+    "slow reader",
+)
+"""Every class of fault of the network and the machines that a swarm run may have; incidents come on top."""
+
+_PROFILES = ("nakack4", "nakack", "classic", "ordered", "unicast3")
+_WEIGHTS = (14, 2, 2, 1, 2)
+_MOST_NODES = 8
+
+
+def draw_membership(
+    seed: int,
+    *,
+    members: int | None = None,
+    messages: int = MESSAGES,
+    character: str | None = None,
+    profile: str | None = None,
+    config: Config | None = None,
+) -> Plan:
+    """Draw the run of ``seed``; ``members``, ``character``, ``profile`` and ``config`` override what the seed says."""
+    rng = split(seed, "gathering")
+    character = character or rng.choices(CHARACTERS, weights=(2, 2, 16))[0]
+    drawn = split(seed, "gathering profile").choices(_PROFILES, weights=_WEIGHTS)[0]
+    profile = profile or (drawn if config is None else config.profile)
+    character = "calm" if profile == "ordered" else character
+    members = members or rng.choices(range(2, _MOST_NODES + 1), weights=(1, 3, 4, 4, 3, 2, 1))[0]
+    names = tuple(node_name(node) for node in range(1, members + 1))
+    on = _classes_on(split(seed, "gathering classes"), character)
+    pace = config or draw_pace(split(seed, "gathering config"), slow_reader="slow reader" in on)
+    delay_ns = split(seed, "gathering link").choice((50_000, NS_PER_MS, NS_PER_MS, 5 * NS_PER_MS))
+    durable = profile in {"nakack4", *UNICASTS}
+    story = _Story(
+        split(seed, "story"), names, pace, delay_ns, character, durable, split(seed, "disks")
+    )
+    story.tell()
+    script = Script(
+        seed,
+        delay_ns,
+        story.now_ns + pace.heartbeat_interval_ns,
+        actions=story.actions,
+        fifo=profile == "ordered",
+        rare=rare_branches(seed, character),
+        membership=True,
+    )
+    work = _work(split(seed, "gathering work"), names, messages, story, pace)
+    script.actions += spread(
+        seed, work, names, profile, "swarm" if character == "swarm" else "calm"
+    )
+    _machines(seed, on, names, script)
+    script.actions = _of_the_started(script.actions)
+    faults = _faults(seed, on, story)
+    late = _late(split(seed, "gathering late"), on, pace)
+    whole = config or with_profile(seed, pace, profile)
+    whole = replace(whole, xmit_from_random_member=False) if profile == "nakack" else whole
+    return Plan(seed, character, profile, whole, script, faults, late, on)
+
+
+def _of_the_started(actions: list[Action]) -> list[Action]:
+    """Return the actions in order, without those of nodes that have not started by then; who reads slowly waits."""
+    actions = sorted(actions, key=lambda action: action.at_ns)
+    first_ns: dict[str, int] = {}
+    for action in actions:
+        if isinstance(action, Start):
+            first_ns.setdefault(action.who, action.at_ns)
+    left: list[Action] = []
+    for action in actions:
+        start_ns = first_ns.get(action.who, NEVER_NS)
+        if isinstance(action, Mark) or start_ns <= action.at_ns:
+            left.append(action)
+        elif isinstance(action, Read) and start_ns < NEVER_NS:
+            left.append(action._replace(at_ns=start_ns))
+    return sorted(left, key=lambda action: (action.at_ns, isinstance(action, Read)))
+
+
+def _classes_on(rng: Random, character: str) -> tuple[str, ...]:
+    if character != "swarm":
+        return ()
+    share = rng.choice((0.0, 0.1, 0.25, 0.4))
+    return tuple(name for name in FAULTS if rng.random() < share)
+
+
+def draw_pace(rng: Random, *, slow_reader: bool) -> Config:
+    """Draw the knobs: those of the streams as ever, those of the membership short, so that much happens in a second."""
+    config = draw_config(rng, slow_reader=slow_reader, only_loss=False)
+    beat_ns = rng.choice((50, 100, 200)) * NS_PER_MS
+    xmit_ns = rng.choice((20, 50, 100, 250)) * NS_PER_MS
+    knobs: dict[str, Any] = {
+        "xmit_interval_ns": xmit_ns,
+        "ack_delay_ns": min(xmit_ns, config.ack_delay_ns),
+        "min_grace_ns": min(xmit_ns, config.min_grace_ns),
+        "min_retry_ns": min(xmit_ns, config.min_retry_ns),
+        "tail_delay_ns": min(xmit_ns, config.tail_delay_ns),
+        "heartbeat_interval_ns": beat_ns,
+        "suspect_after_ns": rng.choice((3, 4, 6)) * beat_ns,
+        "verify_timeout_ns": rng.choice((1, 2, 3)) * beat_ns,
+        "monitors": rng.choice((1, 2, 2, 3)),
+        "found_after_ns": rng.choice((50, 100, 300)) * NS_PER_MS,
+        "join_interval_ns": rng.choice((20, 50, 100)) * NS_PER_MS,
+        "join_timeout_ns": rng.choice((50, 200, 400)) * NS_PER_MS,
+        "view_gap_ns": rng.choice((0, 5, 20, 50)) * NS_PER_MS,
+        "merge_interval_ns": rng.choice((150, 300, 600)) * NS_PER_MS,
+        "leave_timeout_ns": rng.choice((200, 1000, 3000)) * NS_PER_MS,
+        "hold_timeout_ns": rng.choice((300, 1000, 4000)) * NS_PER_MS,
+        "on_hold_full": rng.choice(("wait", "wait", "release")),
+        "pin_after_ns": rng.choice((200, 500, 2000)) * NS_PER_MS,
+        "on_pin": rng.choice(("warn", "wait", "expel")),
+        "state_timeout_ns": rng.choice((100, 300, 1000)) * NS_PER_MS,
+        "state_window_bytes": rng.choice((1 << 10, 4 << 10, 16 << 10)),
+        "state_backlog_bytes": rng.choice((1 << 10, 16 << 10, 64 << 20)),
+        "loopback": True,
+    }
+    if knobs["on_pin"] == "expel":
+        knobs["pin_after_ns"] = max(knobs["pin_after_ns"], 2 * xmit_ns)
+    return replace(config, **knobs)
+
+
+# The story
+
+
+@dataclass(slots=True)
+class _Story:
+    """The incidents of a run in the making: who is up, what time it is, and what is to happen."""
+
+    rng: Random
+    names: tuple[str, ...]
+    config: Config
+    delay_ns: int
+    character: str
+    durable: bool
+    disks: Random
+    now_ns: int = 0
+    actions: list[Action] = field(default_factory=list)
+    up: list[str] = field(default_factory=list)
+    bursts_ns: list[int] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    storing: set[str] = field(default_factory=set)
+
+    def tell(self) -> None:
+        """Draw everything: the beginning, the incidents, and the end, when everybody that stood still goes on."""
+        self._begin()
+        for _ in range(self.rng.choice((1, 2, 3, 4))):
+            choices = self._choices()
+            self.rng.choice(choices)()
+            self._pass(self.rng.choice((0, 0, 1, 2)))
+        if not self.up:
+            self._start(self.names[0], self.now_ns)
+        self._pass(1)
+
+    @property
+    def notice_ns(self) -> int:
+        """How long it takes, more or less, until a death has been noticed and a view been made."""
+        config = self.config
+        silence_ns = config.suspect_after_ns + 2 * config.verify_timeout_ns
+        return (
+            silence_ns + config.join_timeout_ns + config.view_gap_ns + config.heartbeat_interval_ns
+        )
+
+    def _pass(self, notices: int) -> None:
+        """Let time pass: none to speak of, or about as long as a death takes to be noticed, so many times."""
+        self.now_ns += notices * self.notice_ns + self.rng.randrange(self.notice_ns // 4)
+
+    def _soon_ns(self, most_ns: int) -> int:
+        return self.now_ns + self.rng.randrange(max(1, most_ns))
+
+    def _choices(self) -> list[Callable[[], None]]:
+        down = [name for name in self.names if name not in self.up]
+        found: list[Callable[[], None]] = [self._restart, self._leave]
+        if len(self.up) > 1:
+            found += [self._crash, self._coordinator_dies]
+        if len(self.up) > 3:
+            found += [self._two_crash, self._two_crash]
+        if down:
+            found += [self._come]
+        if down and len(self.up) > 1:
+            found += [
+                self._change_at_once,
+                self._change_at_once,
+                self._giver_dies,
+                self._giver_dies,
+            ]
+        if self.durable and len(self.up) > 1:
+            found += [self._go_and_return, self._go_and_return]
+        if self.character != "calm" and self.up:
+            found.append(self._stand_still)
+        if self.character == "swarm" and len(self.up) > 1:
+            found += [self._freeze, self._part, self._part, self._part]
+            found += [self._pin, self._pin] if self.config.on_pin == "expel" else []
+        return found
+
+    # The beginning
+
+    def _begin(self) -> None:
+        """Start some of the nodes, or all: at once, or one after the other."""
+        count = self.rng.choice((1, 2, len(self.names), len(self.names)))
+        spread_ns = self.rng.choice(
+            (0, 0, self.config.found_after_ns, 4 * self.config.found_after_ns)
+        )
+        if self.durable:
+            self.named = {name for name in self.names if self.rng.random() < 0.4}
+            self.storing = {name for name in sorted(self.named) if self.disks.random() < 0.5}
+        for name in self.names[:count]:
+            self._start(name, self.rng.randrange(spread_ns + 1))
+        self.now_ns = spread_ns + self.config.found_after_ns
+        self._pass(self.rng.choice((0, 1)))
+
+    def _start(self, name: str, at_ns: int) -> None:
+        state, stores = self.rng.random() < 0.3, name in self.storing
+        durable = f"name-{name}" if name in self.named else ""
+        self.actions.append(Start(at_ns, name, durable, state and not stores, stores))
+        if name not in self.up:
+            self.up.append(name)
+
+    # Incidents
+
+    def _come(self) -> None:
+        """One or several join, at once."""
+        down = [name for name in self.names if name not in self.up]
+        for name in self.rng.sample(down, self.rng.randint(1, len(down))):
+            self._start(name, self._soon_ns(self.rng.choice((1, self.config.view_gap_ns + 1))))
+        self._work_hard()
+
+    def _down(self, name: str) -> None:
+        self.up.remove(name)
+
+    def _crash(self) -> None:
+        name = self.rng.choice(self.up)
+        self._work_hard()
+        self.actions.append(Crash(self.now_ns, name))
+        self._down(name)
+
+    def _two_crash(self) -> None:
+        """Two die at one time while the windows are full."""
+        self._work_hard()
+        for name in self.rng.sample(self.up, 2):
+            self.actions.append(Crash(self._soon_ns(self.config.heartbeat_interval_ns), name))
+            self._down(name)
+        self._pass(1)
+
+    def _coordinator_dies(self) -> None:
+        """One joins, and a moment later the one that is most likely to make the view is gone."""
+        down = [name for name in self.names if name not in self.up]
+        oldest = self.up[0]
+        if down:
+            self._start(self.rng.choice(down), self.now_ns)
+        config = self.config
+        moments_ns = (
+            config.view_gap_ns + 10 * NS_PER_MS,
+            config.join_timeout_ns,
+            config.join_interval_ns,
+        )
+        moment_ns = self.rng.choice(moments_ns)
+        self.actions.append(Crash(self._soon_ns(moment_ns), oldest))
+        self._down(oldest)
+        self._pass(1)
+
+    def _restart(self) -> None:
+        """One dies and comes back at the same address: at once, before anybody has noticed, or after."""
+        name = self.rng.choice(self.up) if self.up else self.names[0]
+        away_ns = self.rng.choice(
+            (NS_PER_MS, self.config.heartbeat_interval_ns, 2 * self.notice_ns)
+        )
+        if name in self.up:
+            self.actions.append(Crash(self.now_ns, name))
+            self._down(name)
+        self._start(name, self.now_ns + away_ns)
+        self.now_ns += away_ns
+
+    def _leave(self) -> None:
+        """One leaves, often the oldest; sometimes it comes back."""
+        if not self.up:
+            return
+        name = self.up[0] if self.rng.random() < 0.5 else self.rng.choice(self.up)
+        self._work_hard()
+        self.actions.append(Leave(self._soon_ns(10 * NS_PER_MS), name))
+        self._down(name)
+        if self.character == "swarm" and self.up and self.rng.random() < 0.4:
+            self._leave_unheard(name)
+        if self.rng.random() < 0.3:
+            self._pass(2)
+            self.now_ns += self.config.leave_timeout_ns
+            self._start(name, self.now_ns)
+
+    def _leave_unheard(self, name: str) -> None:
+        """Nobody answers one that leaves: it is alone, or somebody else does not acknowledge in time."""
+        length_ns = 2 * self.config.leave_timeout_ns + self.notice_ns
+        if self.rng.random() < 0.5:
+            self._pause(length_ns)
+            return
+        self._partition(Partition([name], self.now_ns, self.now_ns + length_ns))
+        self.now_ns += length_ns
+
+    def _change_at_once(self) -> None:
+        """Some leave while others that have joined are about to confirm their view."""
+        leaving = self.rng.sample(self.up[1:] or self.up, min(2, len(self.up[1:] or self.up)))
+        for name in [name for name in self.names if name not in self.up][:2]:
+            self._start(name, self.now_ns)
+        for name in leaving:
+            at_ns = self.now_ns + self.config.view_gap_ns + self.rng.randrange(2 * self.delay_ns)
+            self.actions.append(Leave(at_ns, name))
+            self._down(name)
+
+    def _giver_dies(self) -> None:
+        """One joins and wants the state; the one that is most likely to give it dies on the way."""
+        down = [name for name in self.names if name not in self.up]
+        name, oldest = self.rng.choice(down), self.up[0]
+        self._work_hard()
+        self.actions.append(
+            Start(self.now_ns, name, f"name-{name}" if name in self.named else "", True)
+        )
+        self.up.append(name)
+        at_ns = (
+            self.now_ns
+            + self.config.view_gap_ns
+            + self.rng.randrange(6 * self.delay_ns, 20 * self.delay_ns)
+        )
+        self.actions.append(Crash(at_ns, oldest))
+        self._down(oldest)
+        self._pass(1)
+
+    def _pin(self) -> None:
+        """One stands still under load for so long that it pins the windows."""
+        self.bursts_ns += (self.now_ns,) * 3
+        self._pause(self.config.pin_after_ns * 3 // 2 + self.config.view_gap_ns)
+
+    def _go_and_return(self) -> None:
+        """A durable member dies under load and comes back, in time or too late."""
+        named = [name for name in self.up if name in self.named]
+        if not named:
+            self._crash()
+            return
+        name = self.rng.choice(named)
+        self._work_hard()
+        self.actions.append(Crash(self.now_ns, name))
+        self._down(name)
+        hold_ns = self.config.hold_timeout_ns
+        away_ns = self.rng.choice(
+            (NS_PER_MS, self.notice_ns, hold_ns // 2, self.notice_ns + hold_ns // 2, 3 * hold_ns)
+        )
+        self._work_hard(self.now_ns + min(away_ns, self.notice_ns))
+        self.now_ns += away_ns
+        self._start(name, self.now_ns)
+
+    def _stand_still(self) -> None:
+        """One or two stand still, but not for so long that they may be expelled."""
+        longest_ns = self.config.suspect_after_ns * 9 // 10
+        self._pause(self.rng.randrange(longest_ns // 4, longest_ns))
+
+    def _freeze(self) -> None:
+        """One or two stand still for longer than anybody waits."""
+        self._work_hard()
+        self._pause(self.notice_ns + self.rng.randrange(2 * self.notice_ns))
+
+    def _pause(self, length_ns: int) -> None:
+        for name in self.rng.sample(self.up, min(len(self.up), self.rng.choice((1, 1, 2)))):
+            self.actions += (Pause(self.now_ns, name), Resume(self.now_ns + length_ns, name))
+        self.now_ns += length_ns
+
+    def _part(self) -> None:
+        """The group comes apart: halves, thirds, one alone; both ways or one way; perhaps again while it mends."""
+        rng = self.rng
+        self._work_hard()
+        start_ns, end_ns = self.now_ns, self.now_ns + rng.choice((1, 2, 3)) * self.notice_ns
+        if len(self.up) > 2 and rng.random() < 0.4:
+            members = rng.sample(self.up, len(self.up))
+            third = max(1, len(members) // 3)
+            for side in (members[:third], members[third : 2 * third]):
+                self._partition(Partition(side, start_ns, end_ns))
+        else:
+            self._partition(Partition.draw(rng, self.up, start_ns, end_ns))
+        self.now_ns = end_ns
+        self._work_hard(rng.randrange(start_ns, end_ns))
+        if len(self.up) > 1 and rng.random() < 0.4:
+            # Just when the parts have found each other.
+            start_ns = end_ns + rng.randrange(2 * self.config.merge_interval_ns)
+            end_ns = start_ns + self.notice_ns
+            self._partition(Partition.draw(rng, self.up, start_ns, end_ns))
+            self.now_ns = end_ns
+        elif len(self.up) > 1 and rng.random() < 0.3:
+            name = rng.choice(self.up)
+            self.actions.append(
+                Crash(end_ns + rng.randrange(2 * self.config.merge_interval_ns), name)
+            )
+            self._down(name)
+            self.now_ns += 2 * self.config.merge_interval_ns
+
+    def _partition(self, partition: Partition) -> None:
+        side = ",".join(sorted(partition.side))
+        kind = PARTITION if partition.symmetric else ONE_WAY
+        self.actions += (Mark(partition.start_ns, side, kind), Mark(partition.end_ns, side, HEAL))
+
+    def _work_hard(self, at_ns: int | None = None) -> None:
+        """Let everybody send much at this time."""
+        if self.rng.random() < 0.6:
+            self.bursts_ns.append(self.now_ns if at_ns is None else at_ns)
+
+
+# What the applications do
+
+
+def _work(
+    rng: Random, names: tuple[str, ...], messages: int, story: _Story, config: Config
+) -> list[Action]:
+    """Draw the sends: some over the whole time, some in bursts around the incidents."""
+    sizes = rng.choice(
+        ((0, 1, 10), (20, 20, 40), (0, 50, 200), (1, 30, 30, 2 * config.max_frame_bytes))
+    )
+    most_at_once = rng.choice((1, 4, 8))
+    actions: list[Action] = []
+    for name in names:
+        number = 0
+        while number < messages:
+            count = min(rng.randint(1, most_at_once), messages - number)
+            payloads = tuple(payload(name, number + at, rng.choice(sizes)) for at in range(count))
+            number += count
+            if story.bursts_ns and rng.random() < 0.6:
+                at_ns = rng.choice(story.bursts_ns) + rng.randrange(config.suspect_after_ns)
+            else:
+                at_ns = rng.randrange(story.now_ns)
+            acknowledged = story.durable and story.disks.random() < 0.2
+            mode = Mode.ACKNOWLEDGED if acknowledged else Mode.ORDERED
+            actions.append(Send(min(at_ns, story.now_ns), name, payloads, mode=mode))
+    return actions
+
+
+# What the network and the machines do
+
+
+def _faults(seed: int, on: tuple[str, ...], story: _Story) -> list[Fault]:
+    made: list[Fault] = []
+    for name in on:
+        rng = split(seed, f"gathering {name}")
+        if name == "targeted":
+            made.append(_target(rng, story))
+        elif name == "duplicate":
+            made.append(
+                Duplicate(
+                    rng, per_mille(rng, (10, 100, 300)), rng.choice((0, 100, 1000)) * NS_PER_MS
+                )
+            )
+        elif name == "hold":
+            made.append(
+                Hold(
+                    rng,
+                    per_mille(rng, (2, 20)),
+                    rng.choice((200, 2000)) * NS_PER_MS,
+                    rng.randint(1, 5),
+                )
+            )
+        elif name == "delay":
+            made.append(
+                Delay(rng, rng.choice((0, 0, 5)) * NS_PER_MS, rng.choice((1, 5, 10)) * NS_PER_MS)
+            )
+        elif name in _SIMPLE:
+            made.append(_SIMPLE[name](rng))
+    return made
+
+
+def _target(rng: Random, story: _Story) -> Fault:
+    """Draw what is lost on purpose: frames of the membership, once or for a while."""
+    kind = rng.choice(
+        (
+            "VIEW",
+            "VIEW",
+            "JOIN",
+            "ALIVE",
+            "SUSPECT",
+            "LEAVE",
+            "BEACON",
+            "MERGE",
+            "AGREE",
+            "OFFER",
+            "CHUNK",
+        )
+    )
+    if rng.random() < 0.5:
+        victim = rng.choice(story.names)
+        return Targeted(
+            "about", lambda crossing: crossing.label.kind == kind and crossing.target == victim
+        )
+    start_ns = rng.randrange(story.now_ns)
+    return _Silence(kind, start_ns, start_ns + rng.randrange(1, 2 * story.notice_ns))
+
+
+class _Silence:
+    """For a while every frame of one kind is lost."""
+
+    name = "target-about"
+
+    def __init__(self, kind: str, start_ns: int, end_ns: int) -> None:
+        self.kind = kind
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+
+    def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
+        """Drop the crossing if it is of that kind and at that time."""
+        return (
+            []
+            if crossing.label.kind == self.kind and self.start_ns <= now_ns < self.end_ns
+            else copies
+        )
+
+
+def _late(rng: Random, on: tuple[str, ...], config: Config) -> LateTimers | None:
+    if "late timers" not in on:
+        return None
+    longest_ns = rng.choice((config.heartbeat_interval_ns // 2, config.suspect_after_ns // 2))
+    return LateTimers(rng, per_mille(rng, (50, 300)), longest_ns, rng.choice((0, 0, NS_PER_MS)))
+
+
+def _machines(seed: int, on: tuple[str, ...], names: tuple[str, ...], script: Script) -> None:
+    rng = split(seed, "gathering clocks")
+    for name in names:
+        drift_ppm = rng.choice((-50_000, -1000, 0, 1000, 50_000)) if "clocks" in on else 0
+        script.clocks[name] = Clock(rng.randrange(1000) * NS_PER_S, drift_ppm)
+    if "slow reader" in on:
+        rng = split(seed, "gathering reader")
+        per_message_ns = rng.choice((1, 10, 50)) * NS_PER_MS
+        script.actions += (Read(0, name, per_message_ns) for name in names if rng.random() < 0.5)

@@ -1,0 +1,135 @@
+"""What a run draws for its profile: which one, its knobs, and how the messages are sent.
+
+The draws come from streams of their own, so that a seed keeps its faults and its work whatever
+profile it gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gapless.config import PROFILES, UNICASTS
+from gapless.delivery_mode import Mode
+from gapless.protocol.buggify import RARE
+from gapless.rng import split
+from gapless.sim.scenario.actions import Close, Send, Tune
+from gapless.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from gapless.config import Config
+    from gapless.sim.scenario.actions import Action
+
+FAMILY = (*PROFILES, *UNICASTS)
+"""Every profile that a run may have."""
+
+LOSSLESS = (
+    "delay",
+    "clog",
+    "swizzle",
+    "hold",
+    "late timers",
+    "clocks",
+    "pause",
+    "slow reader",
+    "views",
+)
+"""The classes of fault that an ordered transport without loss may have."""
+
+_TUNED_NS = (0, 20 * NS_PER_MS, 200 * NS_PER_MS)
+"""What retransmission is switched to while an ordered run goes on."""
+_WEIGHTS = (4, 1, 1, 1, 1, 1, 1)
+_RARE_RUNS = 0.25
+
+
+def draw_profile(seed: int) -> str:
+    """Draw the profile of a run; most have the default."""
+    return split(seed, "profile").choices(FAMILY, weights=_WEIGHTS)[0]
+
+
+def with_profile(seed: int, config: Config, profile: str) -> Config:
+    """Return the config of a run with the knobs of its profile drawn."""
+    rng = split(seed, f"profile {profile}")
+    if profile in UNICASTS:
+        return replace(config, unicast=profile, **_connection_knobs(rng))  # type: ignore[arg-type]
+    if profile == "nakack4":
+        return replace(config, **_connection_knobs(rng))  # type: ignore[arg-type]
+    knobs: dict[str, object] = {
+        "profile": profile,
+        "window": "growing",
+        "far_limit": max(config.capacity * rng.choice((1, 3, 10)), config.capacity),
+        "stability_interval_ns": min(
+            config.xmit_interval_ns, rng.choice((20, 100, 500)) * NS_PER_MS
+        ),
+        "stability_bytes": rng.choice((256, 1 << 10, 1 << 20)),
+        "discard_delivered": profile != "nakack" or rng.random() < 0.3,
+        **_connection_knobs(rng),
+    }
+    if profile == "nakack":
+        knobs["xmit_from_random_member"] = not knobs["discard_delivered"] and rng.random() < 0.5
+    if profile == "ordered":
+        knobs["stability_interval_ns"] = rng.choice((100, 500)) * NS_PER_MS
+        knobs["stall_after_ns"] = rng.choice((50, 500, 2000)) * NS_PER_MS
+        knobs["xmit_interval_ns"] = 0
+        if config.on_pin == "expel":
+            knobs["pin_after_ns"] = max(config.pin_after_ns, 2 * max(_TUNED_NS))
+    return replace(config, **knobs)  # type: ignore[arg-type]
+
+
+def _connection_knobs(rng: Random) -> dict[str, int]:
+    return {
+        "ack_gap_ns": rng.choice((0, 1, 10, 50)) * NS_PER_MS,
+        "conn_expiry_timeout_ns": rng.choice((0, 0, 0, 50 * NS_PER_MS, NS_PER_S)),
+        "conn_close_timeout_ns": rng.choice((20 * NS_PER_MS, NS_PER_S, 240 * NS_PER_S)),
+        "sync_min_interval_ns": rng.choice((1, 20, 200)) * NS_PER_MS,
+        "max_out_of_band": rng.choice((1, 4, 1024)),
+    }
+
+
+def rare_branches(seed: int, character: str) -> tuple[str, ...]:
+    """Draw the rare branches that a run may take."""
+    rng = split(seed, "rare")
+    return tuple(name for name in RARE if rng.random() < _RARE_RUNS) if character == "swarm" else ()
+
+
+def spread(
+    seed: int, actions: list[Action], names: tuple[str, ...], profile: str, character: str
+) -> list[Action]:
+    """Draw to whom and in which mode each send goes, and when connections are closed or retransmission is switched."""
+    rng = split(seed, "spread")
+    to_one = 0.9 if profile in UNICASTS else rng.choice((0.0, 0.0, 0.2))
+    beside = rng.choice((0.0, 0.0, 0.3))
+    if character == "stall":
+        return actions
+    if character != "swarm":
+        to_one, beside = (1.0, 0.0) if profile in UNICASTS else (0.0, 0.0)
+    result: list[Action] = []
+    for action in actions:
+        result.append(
+            _spread_one(rng, action, names, to_one, beside) if isinstance(action, Send) else action
+        )
+        if isinstance(action, Send) and to_one and rng.random() < 0.02:
+            result.append(Close(action.at_ns + 1, action.who, rng.choice(names)))
+    if profile == "ordered" and rng.random() < 0.3:
+        sends = [action for action in actions if isinstance(action, Send)]
+        every_ns = rng.choice(_TUNED_NS)
+        result += (Tune(rng.choice(sends).at_ns, name, every_ns) for name in names)
+    return result
+
+
+def _spread_one(
+    rng: Random, send: Send, names: tuple[str, ...], to_one: float, beside: float
+) -> Send:
+    if rng.random() < to_one:
+        send = send._replace(to=rng.choice(names))
+    if rng.random() >= beside:
+        return send
+    mode = rng.choice(
+        (Mode.ACKNOWLEDGED, Mode.ACKNOWLEDGED, Mode.OUT_OF_BAND, Mode.OUT_OF_BAND, Mode.UNRELIABLE)
+    )
+    if mode is not Mode.ACKNOWLEDGED:
+        # What is beside the stream goes in one frame each.
+        send = send._replace(payloads=tuple(payload[:100] for payload in send.payloads))
+    return send._replace(mode=mode)

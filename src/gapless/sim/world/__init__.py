@@ -1,0 +1,1 @@
+"""The simulated world: scheduler, network, hosts, processes and their applications."""

@@ -1,0 +1,180 @@
+"""A host: one node of the simulated world, and the life that it has at present.
+
+It stands for everything between the machine and the world: the process (which may be paused, crash
+and start again), its clock, its socket with a buffer of limited size, and the application that
+reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gapless.faults.faults import Clock
+from gapless.faults.frame_names import life_name, node_number
+from gapless.identity import Address
+from gapless.protocol.buggify import never
+from gapless.protocol.endpoint import Member
+from gapless.protocol.member import Participant
+from gapless.rng import split
+from gapless.sim.world.application import Application
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+    from gapless.protocol.buggify import Rarely
+    from gapless.sim.oracle.model import Life
+    from gapless.sim.scenario.actions import Action, Start
+    from gapless.sim.world.network import Parcel
+    from gapless.wire import Datagram
+
+
+class Host:
+    """One node: ``member`` is its present life, or None while there is none."""
+
+    __slots__ = (
+        "address",
+        "application",
+        "buffer",
+        "buffered_bytes",
+        "clock",
+        "disk",
+        "due_ns",
+        "durable",
+        "epoch_ns",
+        "incarnation",
+        "late_until_ns",
+        "life",
+        "life_name",
+        "member",
+        "name",
+        "next_start",
+        "next_wake_ns",
+        "node",
+        "paused",
+        "per_message_ns",
+        "postponed",
+        "reading",
+        "received",
+        "slow",
+        "steady",
+        "stores",
+        "storing",
+        "ticket_of",
+        "ticks",
+        "unread",
+        "wakes",
+        "wants_state",
+    )
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.node = node_number(name)
+        self.clock = clock
+        self.epoch_ns = clock.epoch_ns
+        self.steady = not clock.drift_ppm
+        self.incarnation = 0
+        self.member: Member | None = None
+        self.durable = ""
+        self.wants_state = False
+        self.stores = False
+        self.disk: dict[Address, int] = {}
+        self.next_start: Start | None = None
+        self.application = Application()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.address = Address(self.node, self.incarnation)
+        self.life_name = life_name(self.address)
+        self.life: Life | None = None
+        self.paused = False
+        self.buffer: deque[tuple[Parcel, Datagram | None]] = deque()
+        self.buffered_bytes = 0
+        self.due_ns: int | None = None
+        self.next_wake_ns: int | None = None
+        self.wakes = 0
+        self.late_until_ns = 0
+        self.ticks = 0
+        self.postponed: list[Action] = []
+        self.slow = False
+        self.per_message_ns = 0
+        self.unread = 0
+        self.reading = False
+        self.storing: dict[Address, int] = {}
+        self.received: dict[str, list[bytes]] = {}
+        self.ticket_of: list[int] = []
+
+    def start(
+        self,
+        name: str,
+        group: int,
+        config: Config,
+        seed: int,
+        *,
+        tracing: bool,
+        rarely: Rarely = never,
+    ) -> Member:
+        """Begin the life called ``name``."""
+        self.incarnation = 1 + name.count("'")
+        self._reset()
+        rng = split(seed, f"member {name}")
+        self.member = Member(self.address, group, config, rng, tracing=tracing, rarely=rarely)
+        return self.member
+
+    def next_name(self) -> str:
+        """Return the name of the life after the present one."""
+        return self.name + "'" * self.incarnation
+
+    def participate(
+        self, name: str, group: int, config: Config, seed: int, *, rarely: Rarely = never
+    ) -> Participant:
+        """Begin the life called ``name`` as one that finds its views by itself; what waits for a view waits on."""
+        waiting, slow, per_message_ns = self.postponed, self.slow, self.per_message_ns
+        self.incarnation = 1 + name.count("'")
+        self._reset()
+        self.postponed, self.slow, self.per_message_ns = waiting, slow, per_message_ns
+        participant = self.member = Participant(
+            self.address,
+            group,
+            config,
+            split(seed, f"member {name}"),
+            name=self.durable,
+            locator=self.name.encode(),
+            tracing=True,
+            rarely=rarely,
+        )
+        return participant
+
+    def crash(self) -> list[Parcel]:
+        """End the life; return what was still in its socket buffer."""
+        lost = [parcel for parcel, _ in self.buffer]
+        self.member = None
+        self.postponed = []
+        self.buffer.clear()
+        self.buffered_bytes = 0
+        self.due_ns = self.next_wake_ns = None
+        return lost
+
+    def local_ns(self, true_ns: int) -> int:
+        """Return what the clock of the host shows."""
+        return self.clock.local_ns(true_ns)
+
+    def is_quiet(self, by_node: dict[int, Host]) -> bool:
+        """Return whether the member has sent and heard everything that there is."""
+        member = self.member
+        assert member is not None
+        if self.paused or not member.is_quiet or member.outbound.tail_due_ns:
+            return False
+        for origin, stream in member.inbound.items():
+            other = by_node[origin.node]
+            if stream.window is None:
+                return False
+            if other.address == origin and other.member is not None:
+                theirs = other.member.outbound
+                same = theirs.epoch == stream.epoch
+                if (
+                    self.address in theirs.acks
+                    and same
+                    and stream.window.delivered < theirs.window.high
+                ):
+                    return False
+        return True

@@ -1,0 +1,218 @@
+"""The simulated network: links between nodes, their faults, and the books that are kept of every copy.
+
+On a transmit: the datagram crosses each link to its targets; each crossing has a stable name; the
+faults decide what becomes of it, and every decision that is not the default is written down.
+
+On an arrival: the copy leaves the books of its link.
+
+The books are S18: per link, what was sent plus what was added equals what arrived, intact or
+changed, plus what was dropped plus what is under way. What was added is counted by the marks of the
+faults, what arrived by comparing bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.errors import RemoteProtocolError
+from gapless.faults.faults import (
+    CORRUPT,
+    DUPLICATE,
+    FORGED,
+    INTACT,
+    Chain,
+    Copy,
+    Crossing,
+    Partition,
+)
+from gapless.faults.frame_names import NOISE
+from gapless.sim.scenario.actions import Fate
+from gapless.wire import decode
+
+if TYPE_CHECKING:
+    from gapless.faults.frame_names import FrameName, Label
+    from gapless.wire import Datagram
+
+_make = tuple.__new__
+
+
+class Books:
+    """What happened on one link, in copies."""
+
+    __slots__ = ("added", "changed", "dropped", "intact", "sent", "spoiled", "under_way")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.added = 0
+        self.dropped = 0
+        self.intact = 0
+        self.changed = 0
+        self.under_way = 0
+        self.spoiled = 0
+
+    def balance(self) -> int:
+        """Return what is missing on the side of the outcomes; an honest link returns 0."""
+        return self.sent + self.added - self.intact - self.changed - self.dropped - self.under_way
+
+
+Parcel = tuple[bytes, bytes, Books, str]
+"""A copy under way: the bytes that will arrive, the bytes that were sent, the books of its link, and its mark."""
+
+
+class Network:
+    """All links, and the chain of faults before them."""
+
+    def __init__(
+        self, chain: Chain, delay_ns: int, *, record: bool = False, fifo: bool = False
+    ) -> None:
+        self.chain = chain
+        self.delay_ns = delay_ns
+        self.record = record
+        self.fates: dict[FrameName, Fate] = {}
+        self.books: dict[tuple[str, str], Books] = {}
+        self.transmits = 0
+        self.data_lost = 0
+        self.data_bursts = 0
+        self._nth: dict[tuple[object, ...], int] = {}
+        self._losing: set[tuple[str, str]] = set()
+        self._last_ns: dict[tuple[str, str], int] | None = {} if fifo else None
+        self.cuts: list[Partition] = []
+
+    def cross(
+        self, source: str, target: str, datagram: bytes, label: Label | None, now_ns: int
+    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+        """Send a datagram over one link; return the parcels with their delays, and why they are not the default.
+
+        Without a label, where nobody asks for names, the crossing is called nothing and lost data
+        is not counted.
+        """
+        link = source, target
+        books = self.books.get(link) or self._open(link)
+        books.sent += 1
+        nth = 0 if label is None else self._count((*label, source, target))
+        crossing = _make(Crossing, (source, target, datagram, label or NOISE, nth, self.transmits))
+        if self.cuts and any(cut.cuts(source, target) for cut in self.cuts):
+            return self._cut(link, books, label, crossing)
+        copies, reason = self.chain.cross(crossing, self.delay_ns, now_ns)
+        if self._last_ns is not None and copies:
+            copies, reason = self._in_order(link, copies, reason, now_ns)
+        if not reason:
+            books.under_way += 1
+            if label is not None and label.kind in _DATA_KINDS:
+                self._losing.discard(link)
+            return [(self.delay_ns, (datagram, datagram, books, INTACT))], "", crossing
+        books.under_way += len(copies)
+        if self.record:
+            self.fates[crossing.name] = Fate.of(copies, reason)
+        originals = self._enter(books, [copy.mark for copy in copies])
+        if label is not None:
+            self._note_loss(link, label, lost=not originals)
+        return (
+            [(delay_ns, (copy, datagram, books, mark)) for delay_ns, copy, mark in copies],
+            reason,
+            crossing,
+        )
+
+    def _cut(
+        self, link: tuple[str, str], books: Books, label: Label | None, crossing: Crossing
+    ) -> tuple[list[tuple[int, Parcel]], str, Crossing]:
+        """Drop what would cross a line that the script has drawn; that is said in the script, not frame by frame."""
+        books.dropped += 1
+        struck = self.chain.struck
+        struck[Partition.name] = struck.get(Partition.name, 0) + 1
+        if label is not None:
+            self._note_loss(link, label, lost=True)
+        return [], Partition.name, crossing
+
+    def _in_order(
+        self, link: tuple[str, str], copies: list[Copy], reason: str, now_ns: int
+    ) -> tuple[list[Copy], str]:
+        """Let no copy arrive before what was sent earlier on the same link."""
+        assert self._last_ns is not None
+        held: list[Copy] = []
+        for copy in copies:
+            at_ns = max(now_ns + copy.delay_ns, self._last_ns.get(link, 0))
+            self._last_ns[link] = at_ns
+            held.append(copy._replace(delay_ns=at_ns - now_ns))
+        late = held[0].delay_ns != self.delay_ns
+        return held, reason or ("order" if late else "")
+
+    def backlog_ns(self, now_ns: int) -> int:
+        """Return how long what is on its way now may still take, where links keep their order."""
+        return max(0, max((self._last_ns or {}).values(), default=0) - now_ns)
+
+    def _count(self, key: tuple[object, ...]) -> int:
+        nth = self._nth[key] = self._nth.get(key, 0) + 1
+        return nth
+
+    def calm(self, now_ns: int) -> bool:
+        """Return whether nothing can happen to what is sent now."""
+        if self._last_ns is not None or self.cuts:
+            return False
+        return not self.chain.faults or now_ns >= self.chain.until_ns
+
+    def pass_on(self, source: str, target: str, datagram: bytes) -> Parcel:
+        """Send a datagram over one link in the calm, where frames need no names."""
+        link = source, target
+        books = self.books.get(link) or self._open(link)
+        books.sent += 1
+        books.under_way += 1
+        return datagram, datagram, books, INTACT
+
+    def _open(self, link: tuple[str, str]) -> Books:
+        books = self.books[link] = Books()
+        return books
+
+    def _enter(self, books: Books, marks: list[str]) -> int:
+        if marks == _AS_SENT:
+            return 1
+        originals = marks.count(INTACT) + marks.count(CORRUPT)
+        extras = marks.count(DUPLICATE) + marks.count(FORGED)
+        books.added += extras
+        books.dropped += 1 - originals
+        # A fault that makes two originals of one, or a copy without a known mark, has cooked the
+        # books.
+        books.spoiled += (originals > 1) + (originals + extras != len(marks))
+        return originals
+
+    def _note_loss(self, link: tuple[str, str], label: Label, *, lost: bool) -> None:
+        """Count lost data frames, and the bursts in which a link loses them (L4)."""
+        if label.kind not in _DATA_KINDS:
+            return
+        if not lost:
+            self._losing.discard(link)
+            return
+        self.data_lost += 1
+        if link not in self._losing:
+            self._losing.add(link)
+            self.data_bursts += 1
+
+    def arrive(self, parcel: Parcel) -> None:
+        """Take an arrived parcel out of the books, by what its bytes are."""
+        datagram, sent, books, mark = parcel
+        books.under_way -= 1
+        if datagram is sent or datagram == sent:
+            books.intact += 1
+            books.spoiled += mark in _OTHER_BYTES
+        else:
+            books.changed += 1
+            books.spoiled += mark not in _OTHER_BYTES
+
+    def drop(self, parcel: Parcel) -> None:
+        """Take a parcel out of the books that reached its node and found no room or nobody there."""
+        books = parcel[2]
+        books.under_way -= 1
+        books.dropped += 1
+
+
+_AS_SENT = [INTACT]
+_DATA_KINDS = ("DATA", "REPAIR")
+_OTHER_BYTES = (CORRUPT, FORGED)
+
+
+def decoded(datagram: bytes) -> Datagram | None:
+    """Return what a copy says; None if that is nothing."""
+    try:
+        return decode(datagram)
+    except RemoteProtocolError:
+        return None

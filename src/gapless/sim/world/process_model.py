@@ -1,0 +1,341 @@
+"""Lives that find each other: what the shell of a real member does, in a world whose members make their own views.
+
+On a start: a participant is made, under the node's own name and with the next incarnation, and
+looks for a group.
+
+On a view: it is installed by a tick of its own; the judge is told before.
+
+On the end of a life: one that was expelled joins again at once in a new life, as a shell would let
+it; one that has left is gone. Who is asked for the application's state gives it, and who gets one
+goes on from it.
+
+All actions of a script are meant for the node, whatever life it has; what has to wait for a view
+waits through lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.faults.faults import NEVER_NS, Clock, Partition
+from gapless.identity import group_id
+from gapless.protocol.buggify import never
+from gapless.protocol.member import Participant
+from gapless.protocol.ready import (
+    GROUP as TO_GROUP,
+    Expelled,
+    Left,
+    Lost,
+    Oversized,
+    StateReceived,
+    StateWanted,
+)
+from gapless.rng import split
+from gapless.sim.checkers.liveness import CLOCK_PERCENT
+from gapless.sim.checkers.membership import group_bound_ns
+from gapless.sim.scenario.actions import (
+    HEAL,
+    ONE_WAY,
+    PARTITION,
+    Crash,
+    Mark,
+    Pause,
+    Resume,
+    Scripted,
+    Start,
+)
+from gapless.sim.world.application import Application
+from gapless.sim.world.host import Host
+from gapless.sim.world.scheduler import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gapless.identity import Address, Roster
+    from gapless.protocol.buggify import Rarely
+    from gapless.protocol.ready import Ready
+    from gapless.sim.scenario.actions import Leave
+
+GROUP = group_id("gapless.sim")
+"""The group that every simulated member belongs to."""
+
+_RARELY = 0.25
+_STATE_SIZES_BYTES = (0, 1500, 20_000, 60_000)
+_DISK_NS = (0, 200_000, 2_000_000, 10_000_000, 50_000_000)
+"""How long it may take until what was handed out is stored."""
+
+
+class Lives(Stage):
+    """A stage on which lives begin and end."""
+
+    def _judge_gently(self) -> None:
+        """Tell the judge what this run has to expect of a group: how patient it is, and when it must be one."""
+        script, config, judge = self.script, self.config, self.judge
+        durable = any(isinstance(action, Start) and action.durable for action in script.actions)
+        judge.group_bound_ns = group_bound_ns(config, script.delay_ns, durable=durable)
+        faults = [
+            fault
+            for fault in self.network.chain.faults
+            if not (isinstance(fault, Scripted) and not fault.fates)
+        ]
+        if faults or self.late is not None or script.late_ns or config.on_pin == "expel":
+            return
+        if any(
+            isinstance(action, Mark) and action.what in {PARTITION, ONE_WAY}
+            for action in script.actions
+        ):
+            return
+        pauses = [action for action in script.actions if isinstance(action, (Pause, Resume))]
+        longest_ns = config.suspect_after_ns * 100 // CLOCK_PERCENT
+        judge.calm = not pauses
+        judge.gentle = all(0 <= length_ns < longest_ns for length_ns in pause_lengths_ns(pauses))
+
+    # Beginning
+
+    def _host_of(self, who: str) -> Host:
+        """Return the host of a node, which is there from its first life on."""
+        node = who.rstrip("'")
+        host = self.hosts.get(node)
+        if host is None:
+            host = self.hosts[node] = Host(node, self.script.clocks.get(node, Clock()))
+            self._by_node[host.node] = host
+        return host
+
+    def _start(self, action: Start) -> None:
+        host = self._host_of(action.who)
+        if not self.script.membership:
+            rarely = self._rarely(action.who) if self.script.rare else never
+            member = host.start(
+                action.who, GROUP, self.config, self.script.seed, tracing=True, rarely=rarely
+            )
+            host.life = self.judge.begin(host.address, host.life_name, member)
+            self.observer.started(host.life)
+            if self.tracer is not None:
+                self.tracer.begin(self.now_ns, host.life)
+        elif host.member is None:
+            host.durable, host.wants_state, host.next_start = action.durable, action.state, None
+            host.stores = action.stores
+            self._join(host)
+        else:
+            host.next_start = action  # once the present life has ended by itself
+
+    def _join(self, host: Host) -> None:
+        """Begin the next life of a node, and let it look for a group."""
+        name = host.next_name()
+        rarely = self._rarely(name) if self.script.rare else never
+        participant = host.participate(name, GROUP, self.config, self.script.seed, rarely=rarely)
+        host.application = Application()
+        life = host.life = self.judge.begin(host.address, host.life_name, participant)
+        life.durable, life.transferring = bool(host.durable), host.wants_state
+        self.observer.started(life)
+        if not host.stores:
+            self._call(host, "join", participant.join, state=host.wants_state)
+            return
+        life.resumed, life.stored = dict(host.disk), host.disk
+        self._call(
+            host, "join", participant.join, state=host.wants_state, resume=host.disk, stores=True
+        )
+
+    # The disk of an application that stores what it gets
+
+    def _keep(self, host: Host, ready: Ready) -> None:
+        """Put what was handed out, or will never come, into the line for the disk; it is stored a little later."""
+        heard = [event for event in ready.events if isinstance(event, (Lost, Oversized))]
+        found = [delivery for delivery in ready.deliveries if delivery.kind == TO_GROUP]
+        for origin, last in [(one.origin, one.last) for one in (*heard, *found)]:
+            if origin != host.address and last > host.disk.get(origin, 0):
+                if not host.storing:
+                    wait_ns = (
+                        self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+                    )
+                    self._push(self.now_ns + wait_ns, self._store, host, host.life_name)
+                host.storing[origin] = max(last, host.storing.get(origin, 0))
+
+    def _store(self, host: Host, life: str) -> None:
+        """Store what is in line; what a crash finds there is gone, and one that stands still stores nothing."""
+        if host.member is None or host.life_name != life:
+            return
+        if host.paused:
+            self._push(self.now_ns + _DISK_NS[-1], self._store, host, life)
+            return
+        marks, host.storing = host.storing, {}
+        host.disk.update(
+            {origin: max(last, host.disk.get(origin, 0)) for origin, last in marks.items()}
+        )
+        wait_ns = self._disk.choice(_DISK_NS) if self.now_ns < self.script.calm_ns else 0
+        self._push(self.now_ns + wait_ns, self._tell_stored, host, life, marks)
+
+    def _tell_stored(self, host: Host, life: str, marks: dict[Address, int]) -> None:
+        """Tell the machine what is on the disk; a crash may come first, and one that stands still says it later."""
+        if host.member is None or host.life_name != life:
+            return
+        if host.paused:
+            self._push(self.now_ns + _DISK_NS[-1], self._tell_stored, host, life, marks)
+        else:
+            self._call(host, "stored", host.member.stored, marks)
+
+    def _rarely(self, who: str) -> Rarely:
+        """Return the switch of the rare branches of one life: those that are on fire one time in four."""
+        on, draw = frozenset(self.script.rare), split(self.script.seed, f"rare {who}").random
+
+        def rarely(name: str) -> bool:
+            return name in on and self.now_ns < self.script.calm_ns and draw() < _RARELY
+
+        return rarely
+
+    def _mark(self, action: Mark) -> None:
+        """Take note of a mark; where members make their own views, a partition begins or ends with it."""
+        if self.sightings is None:
+            self.observer.mark(action)
+            return
+        self.judge.t_ns = self.now_ns
+        self.sightings.mark(action)
+        side, cuts = frozenset(action.who.split(",")), self.network.cuts
+        if action.what == HEAL:
+            self.network.cuts = [cut for cut in cuts if cut.side != side]
+        elif action.what in {PARTITION, ONE_WAY}:
+            cuts.append(Partition(side, self.now_ns, NEVER_NS, symmetric=action.what == PARTITION))
+
+    # Views
+
+    def _tick(self, host: Host) -> None:
+        pending = _participant(host).pending if self.script.membership else None
+        if pending is None:
+            super()._tick(host)
+            return
+        life = host.life
+        assert life is not None
+        self.judge.scatter()
+        local_ns = host.clock.local_ns(self.now_ns)
+        self.judge.install(life, pending.view, None, self.now_ns, local_ns, roster=pending)
+        if any(address not in self.judge.model.lives for address in pending.view.members):
+            self._crash(
+                host, Crash(self.now_ns, host.life_name)
+            )  # S15 has said why; nothing can be judged any more
+            return
+        self._call(host, "install", _participant(host).tick)
+        self._look_for_group()
+        if host.life is life and host.member is not None:
+            self._act_postponed(host)
+
+    def _act_postponed(self, host: Host) -> None:
+        """Let everything happen that had to wait."""
+        raise NotImplementedError
+
+    def is_gathered(self) -> bool:
+        """Return whether everybody that lives is a member of one view of exactly those, and no place is kept."""
+        living = list(self._alive())
+        rosters = [self._roster_of(host) for host in living]
+        first = rosters[0] if rosters else None
+        if first is None or any(roster is None or roster.id != first.id for roster in rosters):
+            return not living
+        return set(first.view.members) == {host.address for host in living} and not first.away
+
+    def _note_late(self, at_ns: int) -> None:
+        """Take note of when something arrives that is late: until then the run has its faults."""
+        if self.script.membership:
+            self.judge.last_fault_ns = max(self.judge.last_fault_ns, at_ns)
+
+    def _has_all_states(self) -> bool:
+        """Return whether everybody that wanted the application's state has it."""
+        return not any(host.life is not None and host.life.transferring for host in self._alive())
+
+    def _is_confirmed(self) -> bool:
+        """Return whether nobody is suspected, and whoever made the view has heard that the others have it."""
+        signs = [_participant(host).liveness for host in self._alive()]
+        if any(liveness.dead or liveness._asked for liveness in signs):
+            return False
+        parts = [_participant(host).membership for host in self._alive()]
+        if not all(part.welcome for part in parts) or any(
+            part.coordinator.unconfirmed for part in parts
+        ):
+            return False  # who has not been told that it is in asks again, and who has not confirmed is told again
+        for life in (host.life for host in self._alive()):
+            view = None if life is None else life.view
+            if life is not None and view is not None and view.id.coordinator == life.address:
+                others = view.members[1:]
+                return all((view.id, member) in life.confirmed for member in others)
+        return True
+
+    @staticmethod
+    def _roster_of(host: Host) -> Roster | None:
+        participant = _participant(host)
+        is_member = (
+            participant.phase == "member" and participant.pending is None and not host.paused
+        )
+        return participant.roster if is_member else None
+
+    def _look_for_group(self) -> None:
+        """Tell the judge when, after the last fault and action, there is one group."""
+        judge = self.judge
+        if judge.gathered_ns is None and self.now_ns >= judge.last_fault_ns and self.is_gathered():
+            judge.gather(self.now_ns)
+
+    # The end of a life, and the application's state
+
+    def _leave(self, host: Host, action: Leave) -> None:  # noqa: ARG002
+        participant = _participant(host)
+        assert host.life is not None
+        if participant.phase != "leaving":
+            host.life.leaving_ns = self.now_ns
+            self._call(host, "leave", participant.leave)
+
+    def _take_state(self, host: Host, ready: Ready) -> None:
+        """Let the application go on from the state that it is given."""
+        for event in ready.events:
+            if (
+                isinstance(event, StateReceived)
+                and event.state
+                and event.state in self.judge.states
+            ):
+                host.application.load(event.state)
+
+    def _react(self, host: Host, ready: Ready) -> None:
+        """Do what a shell does when a life is over, or somebody wants the state."""
+        for event in ready.events:
+            if isinstance(event, Expelled):
+                self._end_life(host)
+                self._join(host)
+                return
+            if isinstance(event, Left):
+                self._end_life(host)
+                self._pending_actions -= len(host.postponed)
+                host.postponed = []
+                if host.next_start is not None:
+                    self._start(host.next_start)
+                return
+            if isinstance(event, StateWanted):
+                self._give_state(host, event)
+
+    def _end_life(self, host: Host) -> None:
+        life, waiting = host.life, host.postponed
+        assert life is not None
+        for parcel in host.crash():
+            self.network.drop(parcel)
+        self.judge.end(life)
+        host.postponed = waiting
+
+    def _give_state(self, host: Host, event: StateWanted) -> None:
+        life = host.life
+        assert life is not None
+        size_bytes = split(self.script.seed, f"state {host.name}").choice(_STATE_SIZES_BYTES)
+        state = host.application.save(f"{host.life_name} {event.transfer}", size_bytes)
+        handed = {key: last for key, (last, _, _) in host.application.handed.items()}
+        self.judge.give_state(life, state, handed)
+        self._call(host, "provide", _participant(host).provide, event.transfer, state)
+
+
+def _participant(host: Host) -> Participant:
+    assert isinstance(host.member, Participant), "in this world everybody makes its own views"
+    return host.member
+
+
+def pause_lengths_ns(actions: Iterable[Pause | Resume]) -> Iterator[int]:
+    """Return how long each pause is; a pause that never ends is as long as can be."""
+    begun_ns: dict[str, int] = {}
+    for action in actions:
+        if isinstance(action, Pause):
+            begun_ns.setdefault(action.who, action.at_ns)
+        elif action.who in begun_ns:
+            yield action.at_ns - begun_ns.pop(action.who)
+    yield from (NEVER_NS for _ in begun_ns)

@@ -1,0 +1,60 @@
+"""Traces of simulated runs on disk: one file set for a chunk of seeds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.errors import GaplessError
+from gapless.trace.incarnations import LIVES
+from gapless.trace.parquet import arrow, table_of, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gapless.sim.runner import Outcome
+
+SEEDS_A_SET = 16
+"""So many seeds are one file set."""
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder of a trace; refuse one that holds simulated runs, for their lives would have the same numbers."""
+    arrow()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = sorted(folder.glob("seeds-*"))
+    except OSError as error:
+        raise GaplessError(
+            f"cannot write a trace to {folder}: {error}; name a folder that can be written"
+        ) from None
+    if found:
+        raise GaplessError(
+            f"{folder} holds a trace already ({found[0].name}): name another folder, or remove it"
+        )
+
+
+def write_set(folder: str, run: Callable[[int], Outcome], seeds: Sequence[int]) -> list[Outcome]:
+    """Run a chunk of seeds and write their trace; the outcomes come back without it."""
+    place = Path(folder) / f"seeds-{seeds[0]:019d}-{len(seeds)}"
+    fresh = place.with_name(f".{place.name}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    outcomes: list[Outcome] = []
+    rows, lines = [], []
+    for seed in seeds:
+        outcome = run(seed)
+        rows += outcome.trace or []
+        lines += [life.line() for life in outcome.lives]
+        outcome.trace, outcome.lives = None, []
+        outcomes.append(outcome)
+    (fresh / LIVES).write_text("".join(lines), encoding="utf-8")
+    write_table(table_of(rows), fresh / "00001.parquet")
+    fresh.rename(place)
+    return outcomes
+
+
+def chunks(seeds: Sequence[int]) -> list[Sequence[int]]:
+    """Return the seeds in chunks, each of which becomes a file set."""
+    return [seeds[at : at + SEEDS_A_SET] for at in range(0, len(seeds), SEEDS_A_SET)]

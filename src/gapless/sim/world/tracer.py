@@ -1,0 +1,169 @@
+"""The trace of a simulated run: one row for everything that happened, kept only when asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gapless.faults.frame_names import life_name
+from gapless.trace import incarnations as recorded
+from gapless.trace.row_builder import Scribe
+from gapless.trace.schema import EVENTS, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gapless.config import Config
+    from gapless.faults.faults import Clock, Crossing
+    from gapless.identity import Address
+    from gapless.protocol.ready import Ready
+    from gapless.sim.oracle.model import Life
+    from gapless.sim.scenario.actions import Action
+    from gapless.trace.row_builder import Values
+    from gapless.wire import Datagram
+
+_WORDS = {event: event for event in EVENTS}
+_ACTS = frozenset(
+    {"CRASH", "PAUSE", "RESUME", "INSTALL", "LEAVE", "CANCEL", "CLOSE", "TUNE", "READ"}
+)
+
+
+class Tracer:
+    """Gathers the rows of a run, in order, and the lives that they are about."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        config: Config | None = None,
+        *,
+        membership: bool = False,
+        clocks: Mapping[str, Clock] | None = None,
+    ) -> None:
+        self.clocks = dict(clocks or {})
+        self.rows: list[Row] = []
+        self.lives: dict[str, Life] = {}
+        self._seed = seed
+        self._config = config
+        self._membership = membership
+        self._step = 0
+        self._scribes: dict[str, Scribe] = {}
+        self._counts: dict[str, int] = {}
+        self._present: dict[str, str] = {}
+
+    def begin(self, t_ns: int, life: Life) -> None:
+        """Write that a life has begun."""
+        self._step += 1
+        self._scribe(t_ns, life)
+
+    def step(self, t_ns: int, life: Life, said: Datagram | None, ready: Ready) -> None:
+        """Write the rows of one step: what came in, what the machine says it did, what it delivered."""
+        self._step += 1
+        scribe = self._scribe(t_ns, life)
+        if said is not None:
+            self._write(t_ns, life.name, scribe.row("RX", peer=said.sender))
+        for values in scribe.answer(ready):
+            self._write(t_ns, life.name, values)
+
+    def _scribe(self, t_ns: int, life: Life) -> Scribe:
+        scribe = self._scribes.get(life.name)
+        if scribe is None:
+            by_view = self._config is not None and self._config.row.numbering == "view"
+            scribe = Scribe(life.address, _named, life_name, _WORDS, str, by_view=by_view)
+            self._scribes[life.name] = scribe
+            self._counts[life.name] = 0
+            self._present[life.name.rstrip("'")] = life.name
+            self.lives[life.name] = life
+            reach = 0 if self._config is None else self._config.reach
+            self._write(t_ns, life.name, scribe.row("BEGIN", high=reach))
+        return scribe
+
+    def _write(self, t_ns: int, name: str, values: Values, frame_id: str = "") -> None:
+        idx = self._counts[name]
+        self._counts[name] = idx + 1
+        row = Row._make((self._seed, name, idx, self._step, t_ns, *values, frame_id))
+        if row.sent_ns and self.clocks:
+            # A run says what its origin's own clock showed, a nak what its asker's did; times of a
+            # simulated trace are all on the true one.
+            whose = name if row.event == "NAK_OUT" else row.origin
+            clock = self.clocks.get(whose.rstrip("'"))
+            row = row if clock is None else row._replace(sent_ns=clock.true_ns(row.sent_ns))
+        self.rows.append(row)
+
+    def transmit(self, t_ns: int, life: Life, crossing: Crossing, copies: int, reason: str) -> None:
+        """Write that a datagram crosses a link, and what the network does with it."""
+        scribe = self._scribe(t_ns, life)
+        _, origin, first, last = crossing.label
+        where: dict[str, Any] = {
+            "seqno": first,
+            "seqno_last": last,
+            "size_bytes": len(crossing.datagram),
+        }
+        values = scribe.row("TX", **where)
+        named = list(values)
+        named[2], named[9] = origin.rstrip("@"), self._present.get(crossing.target, crossing.target)
+        frame_id = str(crossing.name)
+        self._write(t_ns, life.name, tuple(named), frame_id)
+        if reason:
+            named[0] = (
+                "NET_DROP"
+                if not copies
+                else "NET_DUP"
+                if copies > 1
+                else _FATES.get(reason, "NET_DELAY")
+            )
+            named[-1] = reason
+            self._write(t_ns, life.name, tuple(named), frame_id)
+
+    def act(self, t_ns: int, action: Action) -> None:
+        """Write that something was done to a member that lives: CRASH, PAUSE and the like."""
+        name, event = self._present.get(action.who.rstrip("'"), ""), type(action).__name__.upper()
+        meant = name == action.who or self._membership
+        if event in _ACTS and name and meant and self.lives[name].alive:
+            self._step += 1
+            self._write(t_ns, name, self._scribes[name].row(event))
+
+    def mentioned(self, character: str) -> list[recorded.Life]:
+        """Return what the side file of the trace says: the lives of this run, then those that are only spoken of."""
+        assert self._config is not None
+        found = [
+            recorded.own_life(
+                self._seed,
+                name,
+                self._config,
+                {"character": character},
+                member=name.rstrip("'"),
+                mode="full",
+                every=1,
+                clock=recorded.VIRTUAL,
+                stores=life.stored is not None,
+            )
+            for name, life in self.lives.items()
+        ]
+        others = {name for row in self.rows for name in (row.origin, row.to, row.peer)}
+        others.update(
+            name for row in self.rows if row.event == "MEMBERS" for name in row.reason.split()
+        )
+        found += [
+            recorded.Life(self._seed, name) for name in sorted(others.difference(self.lives, ("",)))
+        ]
+        return found
+
+    def rest(self, t_ns: int) -> None:
+        """Write of every life that is there that the load has ended."""
+        self._mark(t_ns, "REST")
+
+    def end(self, t_ns: int) -> None:
+        """Write of every life that is there that the trace of it is whole."""
+        self._mark(t_ns, "END")
+
+    def _mark(self, t_ns: int, event: str) -> None:
+        self._step += 1
+        for name, scribe in self._scribes.items():
+            if self.lives[name].alive:
+                self._write(t_ns, name, scribe.row(event))
+
+
+_FATES = {"corrupt": "NET_CORRUPT", "truncate": "NET_CORRUPT"}
+
+
+def _named(address: Address | None) -> str:
+    return "" if address is None else life_name(address)

@@ -1,0 +1,204 @@
+"""From what a group delivers to records in line for the disk.
+
+On a delivery: it goes in line as it came. What is not to the group in order (out of band,
+unreliable, for this member alone) is no part of any stream: it is counted, and let go. On rows that
+a sink has published before, in another life: their numbers become a hole that says so, and what is
+remembered of sinks goes to the disk with the messages, all or nothing. On a hole: a delivery that
+does not follow what is in line waits, with all that follows it, until the group has said what
+became of the messages before it (Lost, Oversized); that is said before the delivery, or right
+behind it. Then the hole is put in line. One that nobody explains within ``PATIENCE_NS`` is put in
+line as well, and told as what it is, a
+bug: the stream would stand still for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.group.inbox import part_of
+from gapless.group.sink_dedup import Published
+from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE, Delivery
+from gapless.spool.errors import SpoolGap
+from gapless.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from gapless.group.message import Batch
+    from gapless.identity import Address
+    from gapless.spool.writer import Spool
+
+PATIENCE_NS = 2 * NS_PER_S
+"""How long a hole waits for its reason."""
+
+
+class Waiting(NamedTuple):
+    """Something that cannot go in line yet, for messages before it are missing."""
+
+    first: int
+    last: int
+    since_ns: int
+    delivery: Delivery | None
+    name: str
+    view: int
+    collected_ns: int
+
+
+class Intake:
+    """What one collector has taken in; one thread uses it."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self.messages = self.size_bytes = self.batches = 0
+        self.lost = self.oversized = self.unexplained = 0
+        self.uncollected = {"out_of_band": 0, "unreliable": 0, "private": 0}
+        self.published = Published.decode(spool.blob)
+        self.touched: set[Address] = set()
+        self.waiting_bytes = 0
+        self._waiting: dict[Address, list[Waiting]] = {}
+        self._kept_changes = 0
+
+    @property
+    def line_bytes(self) -> int:
+        """What is kept in memory."""
+        return self.spool.pending_bytes + self.waiting_bytes
+
+    @property
+    def holes(self) -> int:
+        """How many streams wait for the reason of a hole."""
+        return len(self._waiting)
+
+    def take(self, batch: Batch) -> None:
+        """Put a delivery in line."""
+        delivery = batch.delivery
+        if delivery.kind != GROUP:
+            self._let_go(batch)
+            return
+        origin = delivery.origin
+        self.touched.add(origin)
+        self.batches += 1
+        self.messages += delivery.message_count
+        self.size_bytes += _size_bytes(delivery)
+        if origin in self._waiting:
+            self._put_off(delivery, batch)
+            self._go_on(origin)
+            return
+        try:
+            self._append(delivery, batch.name, batch.view)
+        except SpoolGap:
+            self._put_off(delivery, batch)
+
+    def keep(self) -> None:
+        """Let the next commit make durable what is remembered of sinks."""
+        if self.published.changes != self._kept_changes:
+            self._kept_changes = self.published.changes
+            self.spool.blob = self.published.encode()
+
+    def _append(
+        self, delivery: Delivery, name: str, view: int, collected_ns: int | None = None
+    ) -> None:
+        """Put in line what no sink has published before; SpoolGap if messages before it are missing."""
+        origin, reached = delivery.origin, self.spool.reached(delivery.origin)
+        kept = None
+        if reached is None or delivery.first <= reached + 1 <= delivery.last:
+            # Only what goes in line now is remembered: what waits may never come to the disk.
+            kept = self.published.sift(_payload(delivery), delivery.messages)
+        if kept is None:
+            self.spool.append(delivery, name=name, view=view, collected_ns=collected_ns)
+            return
+        at = delivery.first
+        for start, end in kept:
+            part = part_of(delivery, start, end)
+            if at < part.first:
+                self.spool.append_lost(origin, at, part.first - 1, repeated=True)
+            self.spool.append(part, name=name, view=view, collected_ns=collected_ns)
+            at = part.last + 1
+        if at <= delivery.last:
+            self.spool.append_lost(origin, at, delivery.last, repeated=True)
+
+    def take_lost(self, origin: Address, first: int, last: int, *, oversized: bool = False) -> None:
+        """Put a hole in line: these messages will never come."""
+        if oversized:
+            self.oversized += 1
+        self.lost += last - first + 1
+        self.touched.add(origin)
+        now_ns = time.monotonic_ns()
+        insort(
+            self._waiting.setdefault(origin, []),
+            Waiting(first, last, now_ns, None, "", 0, 0),
+            key=_order,
+        )
+        self._go_on(origin)
+
+    def explain(self) -> list[str]:
+        """Give up on holes that nobody has explained for too long; return what to say of each."""
+        if not self._waiting or self.spool.pending_bytes:
+            return []  # only when everything in line is durable do the marks say where each stream is
+        said = []
+        limit_ns = time.monotonic_ns() - PATIENCE_NS
+        for origin, line in list(self._waiting.items()):
+            first, since_ns = line[0].first, line[0].since_ns
+            if since_ns > limit_ns:
+                continue
+            missing = self.spool.marks[origin] + 1, first - 1
+            self.unexplained += missing[1] - missing[0] + 1
+            self.spool.append_lost(origin, *missing)
+            said.append(
+                f"{origin}: messages {missing[0]}..{missing[1]} are missing and the group has not said why; they count "
+                "as lost. This should not happen: please report it"
+            )
+            self._go_on(origin)
+        return said
+
+    def _go_on(self, origin: Address) -> None:
+        """Put in line what has waited, as far as nothing is missing before it."""
+        line = self._waiting[origin]
+        done = 0
+        for entry in line:
+            try:
+                if entry.delivery is None:
+                    self.spool.append_lost(origin, entry.first, entry.last)
+                else:
+                    self._append(entry.delivery, entry.name, entry.view, entry.collected_ns)
+                    self.waiting_bytes -= _size_bytes(entry.delivery)
+            except SpoolGap:
+                break
+            done += 1
+        del line[:done]
+        if not line:
+            del self._waiting[origin]
+
+    def _put_off(self, delivery: Delivery, batch: Batch) -> None:
+        entry = Waiting(
+            delivery.first,
+            delivery.last,
+            time.monotonic_ns(),
+            delivery,
+            batch.name,
+            batch.view,
+            time.time_ns(),
+        )
+        insort(self._waiting.setdefault(delivery.origin, []), entry, key=_order)
+        self.waiting_bytes += _size_bytes(delivery)
+
+    def _let_go(self, batch: Batch) -> None:
+        kind = batch.delivery.kind
+        what = (
+            "private"
+            if batch.private
+            else {OUT_OF_BAND: "out_of_band", UNRELIABLE: "unreliable"}[kind]
+        )
+        self.uncollected[what] += len(batch)
+
+
+def _order(entry: Waiting) -> int:
+    return entry.first
+
+
+def _payload(delivery: Delivery) -> bytes:
+    content = delivery.content
+    return content if isinstance(content, bytes) else content.payload
+
+
+def _size_bytes(delivery: Delivery) -> int:
+    return len(_payload(delivery))

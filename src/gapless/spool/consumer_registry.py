@@ -1,0 +1,101 @@
+"""Readers: who still needs what. Each writes its own small file, the writer of the spool only reads them.
+
+A reader that has not said anything of a stream needs all of it. Without any reader nothing is
+trimmed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.spool.errors import SpoolMismatch, from_os_error
+from gapless.spool.format import is_key
+from gapless.spool.segment_file import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+class Reader(NamedTuple):
+    """A registered reader: what it has committed of each stream (by key), and when it said so last."""
+
+    name: str
+    digest: dict[str, int]
+    when_ns: int
+
+
+def reader_path(root: Path, name: str) -> Path:
+    """Return the file of a reader; the name must be fit for one."""
+    if not NAME.fullmatch(name):
+        raise SpoolMismatch(
+            f"reader = {name!r}: expected 1 to 100 letters, digits, '_', '-' or '.', not beginning with '-' or '.'"
+        )
+    return root / "readers" / f"{name}.json"
+
+
+def check_digest(digest: Mapping[str, object]) -> dict[str, int]:
+    """Return a digest that is one: keys of streams, and seqnos."""
+    found: dict[str, int] = {}
+    for key, seqno in sorted(digest.items()):
+        if is_key(key) and isinstance(seqno, int) and seqno >= 0:
+            found[key] = seqno
+        else:
+            raise SpoolMismatch(
+                f'{key!r}: {seqno!r} is not an entry of a digest; expected the key of a stream such as "a1.5f" '
+                "and the number of a message, 0 or more"
+            )
+    return found
+
+
+def register(root: Path, name: str, digest: Mapping[str, int]) -> Reader:
+    """Say that the reader ``name`` will never again ask for what is at or below the digest."""
+    path = reader_path(root, name)
+    reader = Reader(name, check_digest(digest), time.time_ns())
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(reader._asdict()).encode() + b"\n")
+    except OSError as error:
+        raise from_os_error(error, path, "registering the reader") from error
+    return reader
+
+
+def forget(root: Path, name: str) -> bool:
+    """Take a reader off the list; False if it was not there."""
+    path = reader_path(root, name)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise from_os_error(error, path, "forgetting the reader") from error
+    return True
+
+
+def read_readers(root: Path) -> list[Reader]:
+    """Return the registered readers by name.
+
+    One whose file cannot be read needs everything: what it says is taken as nothing, so that
+    nothing is trimmed from it.
+    """
+    found = []
+    try:
+        paths = sorted((root / "readers").glob("*.json"))
+    except OSError as error:
+        raise from_os_error(error, root / "readers", "listing the readers") from error
+    for path in paths:
+        if not NAME.fullmatch(path.stem):
+            continue
+        try:
+            told = json.loads(path.read_bytes())
+            found.append(Reader(path.stem, check_digest(told["digest"]), int(told["when_ns"])))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SpoolMismatch):
+            found.append(Reader(path.stem, {}, 0))
+    return found

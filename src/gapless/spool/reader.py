@@ -1,0 +1,541 @@
+"""Reading a spool: cheap to open, safe while the writer works, trims, or is dead.
+
+Positions are digests: for each stream, by its key, the seqno up to which everything has been read.
+A stream that a digest does not name starts where the spool does (``low``). A message that travelled
+in pieces belongs to its last seqno, so a digest that points into the middle of it neither loses nor
+repeats it.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.spool import consumer_registry as registry
+from gapless.spool.errors import SpoolCorrupt, SpoolMismatch, from_os_error, trimmed
+from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, header_at
+from gapless.spool.index import (
+    COLLECTED,
+    FIRST,
+    KIND,
+    LAST,
+    MISSING,
+    OFFSET,
+    PAYLOAD,
+    SIZE,
+    Hole,
+    SegmentIndex,
+    StreamIndex,
+)
+from gapless.spool.record_reader import Record, Slice, corrupt, lengths_of, read_records
+from gapless.spool.recovery import find_tail, index_of, load_index
+from gapless.spool.segment_file import Hint, SegmentFile, SpoolInfo, list_segments, segment_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MOST_LOOKS = 10
+KEPT_SEGMENTS = 8
+"""Of how many segments the entries stay in memory from one refresh to the next."""
+
+Digest = dict[str, int]
+"""A position: for each stream, by its key, the seqno up to which everything has been read."""
+
+
+class SpoolView:
+    """A spool to read from. ``refresh`` looks for more; everything else answers from what the last one has found.
+
+    Readers read what the writer has said to be durable. ``is_behind`` says that there is more than
+    that: a commit is under way, or what the writer said is old, and then a stream that is not here
+    may be there. With ``whole`` readers read all whole commits that are there: for a spool whose
+    writer is gone for good.
+    """
+
+    def __init__(self, path: Path | str, *, whole: bool = False) -> None:
+        self.path = Path(path)
+        try:
+            self.info = SpoolInfo.read(self.path)
+        except FileNotFoundError:
+            raise SpoolMismatch(
+                f"{self.path}: there is no spool here (no spool.json); give the folder of one",
+                self.path,
+            ) from None
+        self._whole = whole
+        self._fresh = False
+        self.is_behind = False
+        self._segments: dict[int, SegmentIndex] = {}
+        self._sealed: set[int] = set()
+        self._parts: dict[str, list[tuple[int, StreamIndex]]] = {}
+        self._low: Digest = {}
+        self._high: Digest = {}
+        self._names: dict[str, str] = {}
+        self._missing: dict[int, list[Hole]] = {}
+        self._used: set[int] = set()
+
+    @property
+    def group(self) -> str:
+        """The group whose messages the spool holds."""
+        return self.info.group
+
+    @property
+    def spool_id(self) -> str:
+        """The random name of the spool, in hex; replicas have different ones."""
+        return self.info.spool_id.hex()
+
+    # Looking
+
+    def refresh(self) -> None:
+        """Look for what has been committed, sealed and trimmed since the last time."""
+        for _ in range(MOST_LOOKS):
+            if self._look_around():
+                break
+        self._fresh = True
+
+    def _look_around(self) -> bool:
+        """Look once; False if a segment was trimmed while this looked, for then another look tells more."""
+        hint = None if self._whole else Hint.read(self.path)
+        numbers = list_segments(self.path)
+        final = numbers[-1] if numbers else 0
+        if hint is not None:
+            final = hint.segment
+            numbers = [number for number in numbers if number <= final]
+        here = set(numbers)
+        gone = {number for number in self._segments if number not in here}
+        before = next(reversed(self._segments), 0)
+        for number in gone:
+            del self._segments[number]
+            self._sealed.discard(number)
+            self._missing.pop(number, None)
+        steady = True
+        for number in numbers:
+            if number not in self._sealed:
+                upto = hint.offset if hint and number == final else None
+                steady = self._look(number, active=number == final, upto=upto) and steady
+        self.is_behind = hint is not None and self._has_more(hint)
+        if gone:
+            self._drop_parts(gone)
+        if gone or next(reversed(self._segments), 0) != before:
+            self._prune()
+        return steady
+
+    def _has_more(self, hint: Hint) -> bool:
+        """Whether there is more than the ``committed`` file tells, which may be old after a power failure."""
+        try:
+            size_bytes = segment_path(self.path, hint.segment).stat().st_size
+        except OSError:
+            size_bytes = 0
+        return size_bytes > hint.offset or list_segments(self.path)[-1:] > [hint.segment]
+
+    def _prune(self) -> None:
+        """Let go of streams that the writer has forgotten, and of entries that can be read again."""
+        newest = next(reversed(self._segments.values()), None)
+        state = None if newest is None else newest.latest
+        if state is not None:
+            listed = {each.key for each in state.streams}
+            for key in [key for key in self._high if key not in listed and key not in self._parts]:
+                del self._low[key], self._high[key]
+                self._names.pop(key, None)
+        for number in self._used - set(list(self._segments)[-KEPT_SEGMENTS:]):
+            index = self._segments.get(number)
+            for stream in () if index is None else index.streams.values():
+                stream.release()
+            self._used.discard(number)
+
+    def _look(self, number: int, *, active: bool, upto: int | None) -> bool:
+        known = self._segments.get(number)
+        try:
+            index = (
+                self._active(number, known, upto)
+                if active
+                else load_index(self.path, self.info, number)
+            )
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise from_os_error(error, segment_path(self.path, number), "reading it") from error
+        if not active:
+            self._sealed.add(number)
+        self._segments[number] = index
+        self._sum_up(number, index)
+        return True
+
+    def _active(self, number: int, known: SegmentIndex | None, upto: int | None) -> SegmentIndex:
+        with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
+            size_bytes = file.size_bytes
+            if upto is None:
+                upto = find_tail(file).end
+            if known is None:
+                return index_of(file, min(upto, size_bytes))
+            while known.end < min(upto, size_bytes):
+                before = known.end
+                file.index_into(known, min(upto, size_bytes))
+                if known.end == before:
+                    return index_of(file, min(upto, size_bytes))
+            return known
+
+    def _sum_up(self, number: int, index: SegmentIndex) -> None:
+        """Take in a segment that is new, has grown, or has been sealed; segments come in order."""
+        low, high, names = self._low, self._high, self._names
+        fresh = number not in self._missing
+        missing = self._missing.setdefault(number, [])
+        if fresh and index.state is not None:
+            for each in index.state.streams:
+                held = index.streams.get(each.key)
+                begin = each.high if held is None else min(each.high, held.first - 1)
+                low.setdefault(each.key, begin)
+                before = high.setdefault(each.key, begin)
+                if each.high > before and (held is None or held.first > before + 1):
+                    missing.append(Hole(each.key, before + 1, each.high, MISSING))
+                    high[each.key] = each.high
+                if each.name:
+                    names[each.key] = each.name
+        for key, stream in index.streams.items():
+            before = high.get(key, stream.first - 1)
+            low.setdefault(key, stream.first - 1)
+            parts = self._parts.setdefault(key, [])
+            if parts and parts[-1][0] == number:
+                parts[-1] = (number, stream)
+            else:
+                parts.append((number, stream))
+                if stream.first > before + 1:
+                    missing.append(Hole(key, before + 1, stream.first - 1, MISSING))
+            high[key] = max(before, stream.last)
+        names.update(index.names)
+
+    def _drop_parts(self, gone: set[int]) -> None:
+        """Let go of what has been trimmed: ``low`` goes up to what the first segment starts from."""
+        self._parts = {
+            key: kept
+            for key, parts in self._parts.items()
+            if (kept := [part for part in parts if part[0] not in gone])
+        }
+        first = next(iter(self._segments.values()), None)
+        started = (
+            {}
+            if first is None or first.state is None
+            else {each.key: each.high for each in first.state.streams}
+        )
+        for key in self._high:
+            parts = self._parts.get(key)
+            begin = parts[0][1].first - 1 if parts else self._high[key]
+            begin = min(begin, started.get(key, begin))
+            self._low[key] = max(self._low[key], begin)
+
+    def _looked(self) -> SpoolView:
+        if not self._fresh:
+            self.refresh()
+        return self
+
+    # What is there
+
+    def low(self) -> Digest:
+        """For each stream the seqno before the first that can be read."""
+        return dict(sorted(self._looked()._low.items()))
+
+    def high(self) -> Digest:
+        """For each stream the last seqno that can be read."""
+        return dict(sorted(self._looked()._high.items()))
+
+    def names(self) -> dict[str, str]:
+        """For each stream the durable name of its origin, if it has one."""
+        return dict(self._looked()._names)
+
+    def lost(self) -> list[Hole]:
+        """The seqnos that cannot be read though they lie between low and high: recorded as lost, or missing."""
+        self._looked()
+        found = [hole for index in self._segments.values() for hole in index.holes]
+        found += [hole for holes in self._missing.values() for hole in holes]
+        return sorted(hole for hole in found if hole.last > self._low.get(hole.stream, 0))
+
+    def dropped(self) -> dict[str, int]:
+        """For each stream how many messages a limit has deleted before every reader had them."""
+        for index in reversed(self._looked()._segments.values()):
+            if index.latest is not None:
+                return {each.key: each.dropped for each in index.latest.streams if each.dropped}
+        return {}
+
+    def segments(self) -> list[SegmentIndex]:
+        """The segments that can be read, oldest first."""
+        return list(self._looked()._segments.values())
+
+    def at_time(self, when_ns: int) -> Digest:
+        """The digest before the first record that was collected at or after a time."""
+        self._looked()
+        found: Digest = {}
+        for key, high in self._high.items():
+            found[key] = high
+            for _, stream in self._parts.get(key, ()):
+                if stream.collected_ns >= when_ns:
+                    at = bisect_left(stream.column(COLLECTED), when_ns)
+                    found[key] = max(stream.column(FIRST)[at] - 1, self._low[key])
+                    break
+        return dict(sorted(found.items()))
+
+    def rows(self, start: Mapping[str, int], end: Mapping[str, int]) -> Digest:
+        """How many messages of each stream are after ``start``, up to and with ``end``."""
+        self._looked()
+        found = {}
+        for key in end:
+            lo, hi = self._bounds(key, start, end)
+            found[key] = sum(
+                stream.rows_upto(hi) - stream.rows_upto(lo)
+                for _, stream in self._between(key, lo, hi)
+            )
+        return found
+
+    def _bounds(
+        self, key: str, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> tuple[int, int]:
+        high = self._high.get(key, 0)
+        lo = max(start.get(key, 0), self._low.get(key, 0))
+        return lo, max(lo, min(end.get(key, high), high))
+
+    def _between(self, key: str, lo: int, hi: int) -> list[tuple[int, StreamIndex]]:
+        """Return the parts of a stream that hold something of ``lo + 1 .. hi``."""
+        parts = self._parts.get(key, [])
+        if lo >= hi:
+            return []
+        at = bisect_right(parts, lo, key=lambda part: part[1].last)
+        until = bisect_right(parts, hi, key=lambda part: part[1].first)
+        found = parts[at:until]
+        self._used.update(number for number, _ in found)
+        return found
+
+    # Going on
+
+    def admit(
+        self,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Digest:
+        """Return how far to go from ``start`` towards ``end`` within the limits; the result is never below ``start``.
+
+        Fair between streams and to the message. Every stream that has something gets at least one
+        message, if need be beyond the limit. ``max_bytes`` counts payload.
+        """
+        self._looked()
+        reach = {key: self._bounds(key, start, end) for key in end}
+        if max_rows is not None:
+            wants = self.rows(start, end)
+            granted = share({key: want for key, want in wants.items() if want}, max_rows)
+            for key, rows in granted.items():
+                if rows < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_rows(key, lo, hi, rows))
+        if max_bytes is not None:
+            wants = {key: self._payload(key, lo, hi) for key, (lo, hi) in reach.items() if hi > lo}
+            granted = share(wants, max_bytes)
+            for key, size_bytes in granted.items():
+                if size_bytes < wants[key]:
+                    lo, hi = reach[key]
+                    reach[key] = (lo, self._after_bytes(key, lo, hi, size_bytes))
+        found = {key: max(hi, start.get(key, 0)) for key, (_, hi) in reach.items()}
+        return dict(sorted({**start, **found}.items()))
+
+    def _after_rows(self, key: str, lo: int, hi: int, rows: int) -> int:
+        for _, stream in self._between(key, lo, hi):
+            before = stream.rows_upto(lo)
+            here = stream.rows_upto(hi) - before
+            if rows <= here:
+                return stream.seqno_of(before + rows)
+            rows -= here
+        return hi
+
+    def _payload(self, key: str, lo: int, hi: int) -> int:
+        """Return the payload of ``lo + 1 .. hi``; of runs that are cut, in proportion."""
+        return sum(
+            stream.payload_upto(hi) - stream.payload_upto(lo)
+            for _, stream in self._between(key, lo, hi)
+        )
+
+    def _after_bytes(self, key: str, lo: int, hi: int, budget_bytes: int) -> int:
+        """Return the last seqno up to which the payload fits the budget; the first message always does."""
+        reached, taken = lo, False
+        for number, stream in self._between(key, lo, hi):
+            first, last, kind, payload = (
+                stream.column(which) for which in (FIRST, LAST, KIND, PAYLOAD)
+            )
+            at, final = stream.find(lo + 1), len(last) - 1
+            while at <= final and first[at] <= hi:
+                goal = (payload[at - 1] if at else 0) + budget_bytes
+                stop = bisect_right(payload, goal, at)
+                if first[at] > reached and stop > at and last[stop - 1] <= hi:
+                    # These records fit as a whole, and so does what is recorded as lost behind
+                    # them.
+                    budget_bytes = goal - payload[stop - 1]
+                    taken = taken or any(each != LOST for each in kind[at:stop])
+                    reached, at = last[stop - 1], stop
+                    continue
+                if kind[at] == LOST:
+                    reached = min(last[at], hi)
+                elif kind[at] == MESSAGE:
+                    amount = payload[at] - (payload[at - 1] if at else 0)
+                    if last[at] > hi or (taken and amount > budget_bytes):
+                        return reached
+                    reached, taken, budget_bytes = last[at], True, budget_bytes - amount
+                else:
+                    fits, size_bytes = self._fitting(
+                        number, stream, at, (reached, hi, budget_bytes), must=not taken
+                    )
+                    if reached + fits < min(last[at], hi):
+                        return reached + fits
+                    reached, taken, budget_bytes = reached + fits, True, budget_bytes - size_bytes
+                at += 1
+        return reached
+
+    def _fitting(
+        self, number: int, stream: StreamIndex, at: int, asked: tuple[int, int, int], *, must: bool
+    ) -> tuple[int, int]:
+        """Return how many of the next messages of a run fit, and their size; with ``must`` at least one."""
+        reached, hi, budget_bytes = asked
+        first, last = stream.column(FIRST)[at], stream.column(LAST)[at]
+        head, tail = max(reached + 1 - first, 0), min(last, hi) - first + 1
+        ends = list(accumulate(self._lengths(number, stream.column(OFFSET)[at])[head:tail]))
+        count = max(bisect_right(ends, budget_bytes), 1 if must else 0)
+        return count, ends[count - 1] if count else 0
+
+    def _lengths(self, number: int, offset: int) -> Sequence[int]:
+        with self._open(number) as file:
+            data = file.read(offset, HEADER_BYTES)
+            header = header_at(data, 0, offset, file.seed)
+            if header is None:
+                raise corrupt(file, offset)
+            return lengths_of(file.read(offset + HEADER_BYTES, header.table_bytes))
+
+    # Reading
+
+    def slices(
+        self,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        target_bytes: int | None = None,
+        skip_missing: bool = False,
+    ) -> list[Slice]:
+        """Where the messages after ``start`` up to and with ``end`` are, ascending for each stream.
+
+        With ``target_bytes`` a slice is cut, between records, when its payload has become that
+        large. If damage has taken some of the messages, :class:`SpoolCorrupt` says so; with
+        ``skip_missing`` they are stepped over.
+        """
+        self._looked()
+        found: list[Slice] = []
+        damage = self._damage()
+        for key in sorted(end):
+            lo, hi = self._bounds(key, start, end)
+            holes = [hole for hole in damage.get(key, ()) if hole.last > lo and hole.first <= hi]
+            if holes and not skip_missing:
+                raise self._refusal(holes[0])
+            for number, stream in self._between(key, lo, hi):
+                for part in _around(holes, max(lo, stream.first - 1), min(hi, stream.last)):
+                    found += self._cut(number, key, stream, *part, target_bytes)
+                lo = max(lo, min(stream.last, hi))
+        return found
+
+    def _damage(self) -> dict[str, list[Hole]]:
+        """Return what is missing of each stream, in order."""
+        found: dict[str, list[Hole]] = {}
+        for number, index in self._segments.items():
+            for hole in (*self._missing.get(number, ()), *index.holes):
+                if hole.reason == MISSING:
+                    found.setdefault(hole.stream, []).append(hole)
+        return found
+
+    def _refusal(self, hole: Hole) -> SpoolCorrupt:
+        return SpoolCorrupt(
+            f"{self.path}: messages {hole.first}..{hole.last} of {hole.stream} are missing; see `gapless spool check "
+            f"{self.path}`; to go on without them, stop the collector and run `gapless spool repair {self.path}`, or "
+            "read from a replica",
+            self.path,
+        )
+
+    def _cut(
+        self, number: int, key: str, stream: StreamIndex, lo: int, hi: int, target_bytes: int | None
+    ) -> Iterator[Slice]:
+        last, offset, size, payload = (
+            stream.column(which) for which in (LAST, OFFSET, SIZE, PAYLOAD)
+        )
+        at, final = stream.find(lo + 1), min(stream.find(hi), len(last) - 1)
+        name = self._names.get(key, "")
+        while at <= final:
+            stop = final
+            if target_bytes is not None:
+                goal = (payload[at - 1] if at else 0) + target_bytes
+                stop = min(bisect_left(payload, goal, at, final + 1), final)
+            upto = min(last[stop], hi)
+            rows = stream.rows_upto(upto) - stream.rows_upto(lo)
+            if rows:
+                span_bytes = offset[stop] + size[stop] - offset[at]
+                amount = stream.payload_upto(upto) - stream.payload_upto(lo)
+                yield Slice(key, lo, upto, number, offset[at], span_bytes, rows, amount, name)
+            lo, at = upto, stop + 1
+
+    def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
+        """Read the messages of a slice, or of several: those of one segment are read in one go.
+
+        The records of each stream come in order of their seqnos if the slices do. Every checksum is
+        looked at: :class:`SpoolCorrupt` names the file, the offset and the command that repairs it.
+        """
+        wanted = (
+            [slices] if isinstance(slices, Slice) else sorted(slices, key=lambda each: each.segment)
+        )
+        for number, group in groupby(wanted, key=lambda each: each.segment):
+            with self._open(number) as file:
+                yield from read_records(file, list(group))
+
+    def _open(self, number: int) -> SegmentFile:
+        path = segment_path(self.path, number)
+        try:
+            return SegmentFile(path, number, self.info.spool_id)
+        except OSError as error:
+            if error.errno == errno.ENOENT and self.path.is_dir():
+                raise trimmed(path) from error
+            raise from_os_error(error, path, "reading it") from error
+
+    # Readers
+
+    def register(self, name: str, digest: Mapping[str, int]) -> registry.Reader:
+        """Say that the reader ``name`` will never again ask for what is at or below the digest."""
+        return registry.register(self.path, name, digest)
+
+    def readers(self) -> list[registry.Reader]:
+        """The registered readers."""
+        return registry.read_readers(self.path)
+
+    def forget(self, name: str) -> bool:
+        """Take a reader off the list, so that the spool keeps nothing for it; False if it was not there."""
+        return registry.forget(self.path, name)
+
+
+def _around(holes: list[Hole], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Return the parts of ``lo + 1 .. hi`` between what is missing."""
+    for hole in holes:
+        if lo < hole.last and hole.first <= hi:
+            if hole.first - 1 > lo:
+                yield lo, hole.first - 1
+            lo = hole.last
+    if hi > lo:
+        yield lo, hi
+
+
+def share(wants: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Share ``limit`` so that nobody gets more than it wants and who gets less than it wants gets no less than others.
+
+    Whoever wants something gets at least 1, if need be beyond the limit, so that every stream makes
+    progress.
+    """
+    granted: dict[str, int] = {}
+    left, waiting = limit, len(wants)
+    for key, want in sorted(wants.items(), key=lambda item: (item[1], item[0])):
+        # The smaller wants come first: what they leave of an equal part goes to the larger ones.
+        part = max(left // waiting, 0)
+        granted[key] = min(want, max(part, 1)) if want else 0
+        left -= granted[key]
+        waiting -= 1
+    return granted

@@ -1,0 +1,93 @@
+"""Who has passed what: segments against the digests of readers; and what a spool holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.spool.errors import SpoolTrimmed
+from gapless.spool.index import COLLECTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gapless.spool.consumer_registry import Reader
+    from gapless.spool.index import SegmentIndex, StreamIndex
+
+
+class Need(NamedTuple):
+    """What readers still need; without a reader everything is kept."""
+
+    readers: tuple[Reader, ...]
+
+    def passed(self, key: str) -> int:
+        """Return up to where every reader has passed a stream; 0 if one has said nothing of it."""
+        return min((reader.digest.get(key, 0) for reader in self.readers), default=0)
+
+    def has_passed(self, index: SegmentIndex) -> bool:
+        """Whether no reader needs anything of the segment."""
+        return bool(self.readers) and all(
+            stream.last <= self.passed(key) for key, stream in index.streams.items()
+        )
+
+    def first_needed_ns(self, index: SegmentIndex) -> int:
+        """Return when the oldest record of a segment that a reader needs was collected; 0 if none is needed."""
+        found_ns = []
+        for key, stream in index.streams.items():
+            passed = self.passed(key)
+            if stream.last > passed:
+                found_ns.append(stream.column(COLLECTED)[stream.find(passed + 1)])
+                stream.release()
+        return min(found_ns, default=0)
+
+
+def need_of(readers: Iterable[Reader]) -> Need:
+    """Return what these readers need."""
+    return Need(tuple(readers))
+
+
+def unread_rows(reader: Reader, indexes: Sequence[SegmentIndex]) -> int:
+    """Return how many messages a reader has not passed."""
+    return sum(
+        rows_above(stream, reader.digest.get(key, 0))
+        for index in indexes
+        for key, stream in index.streams.items()
+    )
+
+
+def rows_above(stream: StreamIndex, seqno: int) -> int:
+    """Return how many messages of a stream in a segment are above ``seqno``; its entries are not held after that.
+
+    If somebody has deleted the segment, that is none.
+    """
+    try:
+        return stream.rows - stream.rows_upto(seqno)
+    except SpoolTrimmed:
+        return 0
+    finally:
+        stream.release()
+
+
+class Trimmed(NamedTuple):
+    """What trimming has deleted; ``dropped`` are messages that a reader still needed."""
+
+    segments: int = 0
+    freed_bytes: int = 0
+    dropped: int = 0
+
+
+class Usage(NamedTuple):
+    """What a spool holds now.
+
+    ``room_bytes`` is None without a limit; ``limited`` is the limit that keeps commits waiting
+    (``bytes`` or ``age``), or empty; ``lag`` is how many messages each reader has not passed yet;
+    ``dropped`` how many were dropped so far.
+    """
+
+    used_bytes: int
+    pending_bytes: int
+    room_bytes: int | None
+    segments: int
+    oldest_age_ns: int
+    limited: str
+    lag: dict[str, int]
+    dropped: int

@@ -1,0 +1,315 @@
+"""The files of a spool: their names, and how a segment is walked through from header to header."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from zlib import crc32
+
+from gapless.spool.errors import SpoolMismatch, SpoolVersion, from_os_error
+from gapless.spool.format import (
+    BLOB,
+    FORMAT,
+    HEADER,
+    HEADER_BYTES,
+    KINDS,
+    LOST,
+    MAGIC,
+    NAME,
+    OPTIONAL,
+    PREAMBLE_BYTES,
+    STATE,
+    Header,
+    State,
+    header_at,
+    read_preamble,
+    seed_of,
+)
+from gapless.spool.index import SegmentIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEGMENT = re.compile(r"(\d{20})\.run")
+_HINT = Struct("<8sQQI")
+_HINT_MAGIC = b"\xf1GLCMT\x01\n"
+SMALL_BYTES = 8 * 1024
+WINDOW_BYTES = 256 * 1024
+SEARCH_BYTES = 1024 * 1024
+
+
+def segment_path(root: Path, number: int) -> Path:
+    """Return where a segment is."""
+    return root / "segments" / f"{number:020d}.run"
+
+
+def index_path(root: Path, number: int) -> Path:
+    """Return where the index of a segment is."""
+    return root / "segments" / f"{number:020d}.idx"
+
+
+def list_segments(root: Path) -> list[int]:
+    """Return the numbers of the segments that are there, oldest first."""
+    try:
+        with os.scandir(root / "segments") as entries:
+            return sorted(
+                int(match[1]) for entry in entries if (match := SEGMENT.fullmatch(entry.name))
+            )
+    except OSError as error:
+        raise from_os_error(error, root / "segments", "listing the segments") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Write a small file so that it is there as a whole or as it was before."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+@dataclass(frozen=True)
+class SpoolInfo:
+    """What ``spool.json`` says; written once."""
+
+    group: str
+    spool_id: bytes
+    name: str
+    node: int
+    created_ns: int
+    format: int = FORMAT
+
+    def write(self, root: Path) -> None:
+        """Write ``spool.json``."""
+        told = {
+            "format": self.format,
+            "group": self.group,
+            "id": self.spool_id.hex(),
+            "name": self.name,
+            "node": f"{self.node:x}",
+            "created_ns": self.created_ns,
+        }
+        write_atomically(root / "spool.json", json.dumps(told, indent=2).encode() + b"\n")
+
+    @classmethod
+    def read(cls, root: Path) -> SpoolInfo:
+        """Read ``spool.json``; FileNotFoundError if there is none."""
+        path = root / "spool.json"
+        try:
+            told: dict[str, Any] = json.loads(path.read_bytes())
+            version = int(told["format"])
+            if version > FORMAT:
+                raise SpoolVersion(
+                    f"{path}: the spool has format {version}, this Gapless reads up to {FORMAT}; install a later one",
+                    path,
+                )
+            return cls(
+                told["group"],
+                bytes.fromhex(told["id"]),
+                told["name"],
+                int(told["node"], 16),
+                int(told["created_ns"]),
+                version,
+            )
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise from_os_error(error, path, "reading it") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SpoolMismatch(
+                f"{path}: not the description of a spool ({type(error).__name__}: {error}); "
+                f"`gapless spool repair {root}` makes it again from the segments",
+                path,
+            ) from error
+
+
+class Hint(NamedTuple):
+    """How far readers may read: up to ``offset`` of segment ``segment``."""
+
+    segment: int
+    offset: int
+
+    def pack(self) -> bytes:
+        """Return the file."""
+        body = _HINT_MAGIC + self.segment.to_bytes(8, "little") + self.offset.to_bytes(8, "little")
+        return _HINT.pack(_HINT_MAGIC, self.segment, self.offset, crc32(body))
+
+    @classmethod
+    def read(cls, root: Path) -> Hint | None:
+        """Read the file; None if it is missing or torn."""
+        try:
+            data = (root / "committed").read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os_error(error, root / "committed", "reading it") from error
+        if len(data) != _HINT.size:
+            return None
+        magic, segment, offset, crc = _HINT.unpack(data)
+        if magic != _HINT_MAGIC or crc != crc32(data[: _HINT.size - 4]):
+            return None
+        return cls(segment, offset)
+
+
+@dataclass
+class SegmentFile:
+    """One segment, open for reading."""
+
+    path: Path
+    number: int
+    spool_id: bytes
+    descriptor: int = field(init=False)
+    seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seed = seed_of(self.spool_id, self.number)
+        self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the file is now."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Read some bytes; fewer at the end of the file."""
+        try:
+            data = os.pread(self.descriptor, size_bytes, offset)
+            while 0 < len(data) < size_bytes:
+                more = os.pread(self.descriptor, size_bytes - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise from_os_error(error, self.path, f"reading at {offset}") from error
+        return data
+
+    def headers(self, start: int, end: int) -> Iterator[Header]:
+        """Walk from header to header; the walk ends at ``end``, or where no whole record stands."""
+        return map(Header._make, self._fields(start, end))
+
+    def _fields(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+        """Walk like ``headers``; plain tuples, for that is half the time with small records."""
+        at, base, window, limit = start, start, memoryview(b""), start
+        unpack, seed = HEADER.unpack_from, self.seed
+        span_bytes = WINDOW_BYTES
+        while at + HEADER_BYTES <= end:
+            if at + HEADER_BYTES > limit:
+                base, window = at, memoryview(self.read(at, min(span_bytes, end - at)))
+                limit = base + len(window)
+                if at + HEADER_BYTES > limit:
+                    return
+            here = at - base
+            fields = unpack(window, here)
+            size_bytes = HEADER_BYTES + fields[7] + fields[8]
+            if (
+                fields[0] != MAGIC
+                or fields[9] != at
+                or fields[1] != crc32(window[here + 8 : here + HEADER_BYTES], seed)
+                or at + size_bytes > end
+            ):
+                return
+            yield fields
+            span_bytes = WINDOW_BYTES if size_bytes < SMALL_BYTES else 4096
+            at += size_bytes
+
+    def find_header(self, start: int, end: int) -> int:
+        """Return where the next good header stands at or after ``start``, or ``end``."""
+        at = start
+        while at < end:
+            window = self.read(at, min(SEARCH_BYTES, end - at))
+            found = window.find(MAGIC)
+            while found >= 0:
+                if len(window) - found < HEADER_BYTES:
+                    break
+                if header_at(window, found, at + found, self.seed) is not None:
+                    return at + found
+                found = window.find(MAGIC, found + 1)
+            if len(window) < HEADER_BYTES:
+                break
+            at += found if found > 0 else max(len(window) - len(MAGIC) + 1, 1)
+        return end
+
+    def begin_index(self) -> SegmentIndex:
+        """Return an index of nothing yet; a damaged preamble takes nothing away but when the segment was begun."""
+        index = SegmentIndex(self.number, PREAMBLE_BYTES)
+        preamble = read_preamble(self.read(0, PREAMBLE_BYTES))
+        if preamble is not None:
+            index.created_ns = preamble.created_ns
+            if preamble.format > FORMAT:
+                raise SpoolVersion(
+                    f"{self.path}: has format {preamble.format}, this reads up to {FORMAT}; install a later Gapless",
+                    self.path,
+                )
+        return index
+
+    def index_into(self, index: SegmentIndex, end: int) -> None:
+        """Go on with an index from where it ends, up to ``end`` or to the first place where no header stands."""
+        keys: dict[tuple[int, int], str] = {}
+        for fields in self._fields(index.end, end):
+            if 0 < fields[3] <= LOST:
+                node_and_life = fields[11:13]
+                key = keys.get(node_and_life)
+                if key is None:
+                    key = keys[node_and_life] = f"{fields[11]:x}.{fields[12]:x}"
+                size_bytes = HEADER_BYTES + fields[7] + fields[8]
+                index.add(
+                    fields[3],
+                    key,
+                    fields[13],
+                    fields[14],
+                    fields[6],
+                    fields[8],
+                    (fields[9], size_bytes, fields[17]),
+                )
+            else:
+                self.take_rare(index, Header._make(fields))
+            index.end = fields[9] + HEADER_BYTES + fields[7] + fields[8]
+
+    def take_rare(self, index: SegmentIndex, header: Header) -> None:
+        """Put a record that holds no messages into an index."""
+        if header.kind not in KINDS:
+            if header.kind & OPTIONAL:
+                return
+            raise SpoolVersion(
+                f"{self.path}: a record of the unknown kind {header.kind} at {header.offset}; install a later Gapless",
+                self.path,
+            )
+        body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+        if crc32(body) != header.body_crc:
+            return
+        table = body[: header.table_bytes]
+        if header.kind == NAME:
+            index.names[str(header.origin)] = table.decode(errors="replace")
+        elif header.kind == STATE:
+            index.add_state(State.unpack(table))
+        if header.kind in (STATE, BLOB):
+            index.blob = (header.offset + HEADER_BYTES + header.table_bytes, header.payload_bytes)

@@ -1,0 +1,313 @@
+"""The files that the writer of a spool works on: the active segment, the sealed ones, and the ``committed`` file.
+
+A write that fails leaves the spool as it was. The bytes that it may have written are cut off again.
+After a failed fdatasync nobody knows what of the file is on the disk, so that file is never written
+to again: it ends where the last good commit ended, and the next segment says so in its first record
+(``previous``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.spool.errors import SpoolGone, SpoolMismatch, from_os_error
+from gapless.spool.format import PREAMBLE_BYTES, Draft, lay_out, pack_preamble, seed_of
+from gapless.spool.index import BadIndex, SegmentIndex
+from gapless.spool.segment_file import (
+    Hint,
+    SpoolInfo,
+    index_path,
+    segment_path,
+    sync_folder,
+    write_atomically,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+JOIN_BYTES = 256 * 1024
+MOST_PIECES = 1024
+
+
+@dataclass
+class Active:
+    """The segment that is written to; ``index.end`` is where the last good commit ended."""
+
+    path: Path
+    descriptor: int
+    index: SegmentIndex
+    seed: int
+
+    def __post_init__(self) -> None:
+        found = os.fstat(self.descriptor)
+        self.identity = (found.st_dev, found.st_ino)
+
+    @property
+    def number(self) -> int:
+        """The number of the segment."""
+        return self.index.number
+
+
+class Store:
+    """The files of one spool, for its writer."""
+
+    def __init__(self, root: Path, info: SpoolInfo, *, sync: bool) -> None:
+        self.root = root
+        self.info = info
+        self.sync = sync
+        self.active: Active | None = None
+        self.sealed: dict[int, SegmentIndex] = {}
+        self.previous = (0, 0)
+        self.next_number = 1
+        self.vanished: list[SegmentIndex] = []
+        self._hint = -1
+        self._hint_due = False
+
+    @property
+    def used_bytes(self) -> int:
+        """What the segments take."""
+        active_bytes = 0 if self.active is None else self.active.index.end
+        return active_bytes + sum(index.end for index in self.sealed.values())
+
+    def check_place(self) -> None:
+        """Raise if the active segment is not where, or not what, this writer has left it."""
+        active = self.active
+        if active is None:
+            self._check_spool()
+            return
+        try:
+            found = active.path.stat()
+        except OSError as error:
+            self._check_spool()
+            self._give_up(lost=True)
+            raise SpoolGone(
+                f"{active.path}: {error.strerror or error}; somebody has deleted the segment that was written to; the "
+                "messages in it are recorded as lost, the spool goes on in a new segment",
+                active.path,
+            ) from error
+        if (found.st_dev, found.st_ino) != active.identity:
+            self._check_spool()
+            self._give_up(lost=False)
+            raise SpoolGone(
+                f"{active.path}: somebody has replaced the segment that was written to; the spool goes on in another, "
+                f"run `gapless spool check {self.root}`",
+                active.path,
+            )
+        if found.st_size != active.index.end:
+            end = active.index.end
+            self._give_up(lost=False)
+            raise SpoolGone(
+                f"{active.path}: has {found.st_size} bytes where this writer left {end}: somebody has changed it; "
+                f"the spool goes on in a new segment; run `gapless spool check {self.root}`",
+                active.path,
+            )
+
+    def _check_spool(self) -> None:
+        try:
+            found = SpoolInfo.read(self.root)
+        except FileNotFoundError as error:
+            raise SpoolGone(
+                f"{self.root}: the folder of the spool was deleted or moved while in use; bring it back to where "
+                "it was (mount it, move it back) and the spool goes on by itself; to begin a new one, stop the "
+                "collector first",
+                self.root,
+            ) from error
+        if found.spool_id != self.info.spool_id:
+            raise SpoolGone(
+                f"{self.root}: another spool stands here now (id {found.spool_id.hex()}, this one was "
+                f"{self.info.spool_id.hex()}); bring the old folder back, or stop the collector",
+                self.root,
+            )
+
+    def begin(self, drafts: Sequence[Draft], created_ns: int) -> list[int]:
+        """Begin a new segment with a first commit, whose first record is a STATE; return the offsets of its records."""
+        assert self.active is None
+        self._check_spool()
+        number = self.next_number
+        path = segment_path(self.root, number)
+        seed = seed_of(self.info.spool_id, number)
+        pieces, offsets = lay_out(drafts, PREAMBLE_BYTES, seed)
+        end = offsets[-1] + drafts[-1].size_bytes
+        preamble = pack_preamble(self.info.spool_id, number, created_ns)
+        descriptor = -1
+        try:
+            descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
+            write_all(descriptor, [preamble, *pieces], end)
+            if self.sync:
+                os.fdatasync(descriptor)
+                sync_folder(path.parent)
+        except OSError as error:
+            if descriptor >= 0:
+                self.next_number += 1
+                os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise from_os_error(error, path, "beginning a segment") from error
+        self.next_number += 1
+        index = SegmentIndex(number, end)
+        index.created_ns = created_ns
+        self.active = Active(path, descriptor, index, seed)
+        return offsets
+
+    def write(self, drafts: Sequence[Draft]) -> list[int]:
+        """Write one commit behind what the active segment has; return the offsets of its records."""
+        active = self.active
+        assert active is not None
+        start = active.index.end
+        pieces, offsets = lay_out(drafts, start, active.seed)
+        end = offsets[-1] + drafts[-1].size_bytes
+        try:
+            write_all(active.descriptor, pieces, end - start)
+        except OSError as error:
+            self._cut_back(active, start)
+            raise from_os_error(error, active.path, "writing") from error
+        if self.sync:
+            try:
+                os.fdatasync(active.descriptor)
+            except OSError as error:
+                self._cut_back(active, start)
+                self._give_up(lost=False)
+                raise from_os_error(error, active.path, "making it durable (fdatasync)") from error
+        active.index.end = end
+        return offsets
+
+    def _cut_back(self, active: Active, end: int) -> None:
+        try:
+            os.ftruncate(active.descriptor, end)
+        except OSError:
+            self._give_up(lost=False)
+
+    def _give_up(self, *, lost: bool) -> None:
+        """Never write to the active segment again; with ``lost`` nothing of it is there any more."""
+        active, self.active = self.active, None
+        if active is None:
+            return
+        with contextlib.suppress(OSError):
+            os.close(active.descriptor)
+        if lost:
+            self.vanished.append(active.index)
+        else:
+            self._keep(active.index)
+
+    def seal(self) -> None:
+        """End the active segment; the next commit begins another."""
+        active, self.active = self.active, None
+        if active is not None:
+            os.close(active.descriptor)
+            self._keep(active.index)
+
+    def _keep(self, index: SegmentIndex) -> None:
+        """Write the index of a sealed segment, and hold no more of it than is needed all the time.
+
+        It is a cache, so that a disk that does not take it stops nothing.
+        """
+        self.sealed[index.number] = index
+        self.previous = (index.number, index.end)
+        from gapless.spool.recovery import remade
+
+        path, again = (
+            index_path(self.root, index.number),
+            partial(remade, self.root, self.info, index.number),
+        )
+        with contextlib.suppress(OSError, BadIndex):
+            write_atomically(path, index.pack(), sync=self.sync)
+            self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
+
+    def delete(self, number: int) -> int:
+        """Delete a sealed segment and return what that has freed."""
+        path = segment_path(self.root, number)
+        index = self.sealed[number]
+        try:
+            path.unlink(missing_ok=True)
+            index_path(self.root, number).unlink(missing_ok=True)
+        except OSError as error:
+            raise from_os_error(error, path, "deleting it") from error
+        del self.sealed[number]
+        return index.end
+
+    def tell(self) -> None:
+        """Say in the ``committed`` file how far readers may read; if that fails, it is said after the next commit."""
+        if self.active is None:
+            return
+        data = Hint(self.active.number, self.active.index.end).pack()
+        try:
+            if self._hint >= 0 and os.fstat(self._hint).st_nlink == 0:
+                os.close(self._hint)
+                self._hint = -1
+            if self._hint < 0:
+                self._hint = os.open(
+                    self.root / "committed", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644
+                )
+            os.pwrite(self._hint, data, 0)
+            self._hint_due = False
+        except OSError:
+            self._hint_due = True
+
+    def tell_again(self) -> None:
+        """Say it now if the last attempt has failed."""
+        if self._hint_due:
+            self.tell()
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in (self._hint, -1 if self.active is None else self.active.descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._hint, self.active = -1, None
+
+
+def write_all(descriptor: int, pieces: list[bytes], size_bytes: int) -> None:
+    """Write the pieces with one call if the system takes them all; small or many ones are joined first."""
+    if size_bytes <= JOIN_BYTES or len(pieces) > MOST_PIECES:
+        pieces = [b"".join(pieces)]
+    written = os.writev(descriptor, pieces)
+    if written == size_bytes:
+        return
+    rest = memoryview(b"".join(pieces))[written:]
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def make_folders(root: Path) -> None:
+    """Make the folders of a spool where they are not there."""
+    try:
+        for folder in (root, root / "segments", root / "readers"):
+            folder.mkdir(parents=folder is root, exist_ok=True)
+    except OSError as error:
+        raise from_os_error(error, root, "making the folders of the spool") from error
+
+
+def read_or_make(root: Path, group: str, name: str, node: int | None, *, create: bool) -> SpoolInfo:
+    """Return what ``spool.json`` says, which must be of this group and collector; make it if it may be made."""
+    try:
+        info = SpoolInfo.read(root)
+    except FileNotFoundError:
+        if not create:
+            raise SpoolMismatch(f"{root}: there is no spool here (no spool.json)", root) from None
+        drawn = secrets.randbits(63) + 1 if node is None else node
+        info = SpoolInfo(group, secrets.token_bytes(16), name, drawn, time.time_ns())
+        try:
+            info.write(root)
+        except OSError as error:
+            raise from_os_error(error, root / "spool.json", "writing it") from error
+        return info
+    if info.group != group:
+        raise SpoolMismatch(
+            f"{root}: this is the spool of the group {info.group!r}, not of {group!r}; use another folder",
+            root,
+        )
+    if name and info.name != name:
+        raise SpoolMismatch(
+            f"{root}: this is the spool of the collector {info.name!r}, not of {name!r}; use another folder or name",
+            root,
+        )
+    return info

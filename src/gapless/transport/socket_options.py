@@ -1,0 +1,196 @@
+"""What a transport asks of the kernel, each with an answer where the kernel cannot do it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import sys
+import time
+from ctypes import addressof, create_string_buffer
+from ipaddress import ip_address
+from os import urandom
+from struct import Struct, pack, unpack
+from typing import TYPE_CHECKING
+
+from gapless.errors import ConfigError, TransportError
+from gapless.transport.base import LOOPBACK_FRAME_BYTES, NETWORK_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.discovery import Multicast
+    from gapless.locator import Locator
+
+UDP = socket.IPPROTO_UDP
+UDP_SEGMENT, UDP_GRO = 103, 104
+"""Options of Linux: one call sends many datagrams, and one call receives many."""
+PROBE_S = 0.2
+"""How long a multicast group has to give back what was sent to it."""
+
+_IP_MTU, _IPV6_MTU = 14, 24
+_SO_ATTACH_FILTER = 26
+_ELSEWHERE = {4: ("203.0.113.1", 9), 6: ("2001:db8::1", 9)}
+"""Addresses for documentation: what the system would do to reach them is what it does for any far place."""
+_STEP = Struct("=HBBI")
+_LOAD_PORT, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
+_NETWORK_HEADER = 0xFFF00000
+_BACKLOG = 128
+
+
+def default_host() -> str:
+    """Return the IPv4 address that this machine has on its way to the outside, or loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE[4])
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def path_frame_bytes(locator: Locator) -> int:
+    """Return the largest frame that goes from this place to others in one piece."""
+    version = locator.ip.version
+    if locator.ip.is_loopback:
+        return LOOPBACK_FRAME_BYTES
+    with socket.socket(locator.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((*locator.sockaddr[:1], 0, *locator.sockaddr[2:]))
+            probe.connect(_ELSEWHERE[version])
+            level, option = (
+                (socket.IPPROTO_IP, _IP_MTU) if version == 4 else (socket.IPPROTO_IPV6, _IPV6_MTU)
+            )
+            path_bytes = probe.getsockopt(level, option)
+        except OSError:
+            return NETWORK_FRAME_BYTES
+    return min(NETWORK_FRAME_BYTES, path_bytes - (28 if version == 4 else 48))
+
+
+def ask_for_buffers(one: socket.socket, wanted_bytes: int) -> int:
+    """Ask for large buffers; return what was granted for datagrams that come."""
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        asked_bytes = wanted_bytes
+        while asked_bytes >= 4096:
+            try:
+                one.setsockopt(socket.SOL_SOCKET, option, asked_bytes)
+                break
+            except OSError:
+                asked_bytes //= 2
+    granted_bytes = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    # Linux names twice of what it was asked for, as half of it is for its own books.
+    return max(4096, granted_bytes // 2 if sys.platform == "linux" else granted_bytes)
+
+
+def bind(host: str, ports: Sequence[int], kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    """Return a socket on the first port that is free; 0 is any that is. A socket for streams listens."""
+    try:
+        ip = ip_address(host.partition("%")[0])
+    except ValueError as error:
+        raise ConfigError(
+            f"{host!r} is no IP address; expected one of this machine such as 192.0.2.1 or ::1"
+        ) from error
+    if ip.is_unspecified or ip.is_multicast:
+        raise ConfigError(
+            f"{host} is not an address that others reach one member at; name one that this machine has"
+        )
+    if not ports or not all(0 <= port <= 65535 for port in ports):
+        raise ConfigError(
+            f"ports {list(ports)}: expected numbers from 0 (whichever is free) to 65535"
+        )
+    family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
+    reason = OSError()
+    for port in ports:
+        made = socket.socket(family, kind)
+        try:
+            made.setblocking(False)
+            if kind == socket.SOCK_STREAM and os.name == "posix":
+                made.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+                )  # former streams of this port may linger
+            made.bind(socket.getaddrinfo(host, port, family, kind, 0, socket.AI_NUMERICHOST)[0][4])
+            if kind == socket.SOCK_STREAM:
+                made.listen(_BACKLOG)
+        except OSError as error:
+            made.close()
+            reason = error
+            if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+                continue
+            break
+        return made
+    raise TransportError(_why_not(host, ports, reason)) from reason
+
+
+def _why_not(host: str, ports: Sequence[int], error: OSError) -> str:
+    asked = (
+        f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {min(ports)} to {max(ports)}"
+    )
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot use {asked} on {host}: in use; name a range of ports such as 7800 to 7899, or 0 for any"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot use {host}: this machine does not have that address; name one that it has"
+    return f"cannot use {asked} on {host}: {error}"
+
+
+def can_segment(one: socket.socket) -> bool:
+    """Return whether one call can send many datagrams."""
+    try:
+        one.getsockopt(UDP, UDP_SEGMENT)
+    except OSError:
+        return False
+    return True
+
+
+def coalesce(one: socket.socket) -> bool:
+    """Let one call receive many datagrams; return whether it can."""
+    try:
+        one.setsockopt(UDP, UDP_GRO, 1)
+    except OSError:
+        return False
+    return True
+
+
+def ignore(one: socket.socket, source: Locator) -> bool:
+    """Let the kernel drop what comes from ``source``; return whether it can.
+
+    A member hears its own words from a multicast group, as others on the same machine have to; not
+    to copy them out of the kernel only to drop them saves a good part of its work.
+    """
+    start = 12 if source.ip.version == 4 else 8
+    words = unpack(f">{len(source.packed) // 4}I", source.packed)
+    checks = [(_LOAD_PORT, 0, source.port)]
+    checks += [
+        (_LOAD_WORD, _NETWORK_HEADER + start + 4 * at, word) for at, word in enumerate(words)
+    ]
+    steps = []
+    for at, (load, where, wanted) in enumerate(checks):
+        left = 2 * (len(checks) - 1 - at)
+        steps += [(load, 0, 0, where), (_JUMP_EQUAL, 0, left + 1, wanted)]
+    steps += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)]
+    program = create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
+    try:
+        one.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, pack("@HP", len(steps), addressof(program))
+        )
+    except OSError:
+        return False
+    return True
+
+
+def gives_back(group: Multicast) -> bool:
+    """Return whether what is sent to the group is heard on its interface, by another socket, soon."""
+    pair = group.open()
+    if pair is None:
+        return False
+    token = b"probe" + urandom(16)
+    until_s = time.monotonic() + PROBE_S
+    try:
+        pair.send.sendto(token, pair.target)
+        while (left_s := until_s - time.monotonic()) > 0:
+            if select.select([pair.receive], [], [], left_s)[0] and pair.receive.recv(64) == token:
+                return True
+    except OSError:
+        return False
+    finally:
+        pair.close()
+    return False

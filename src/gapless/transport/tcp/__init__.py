@@ -1,0 +1,1 @@
+"""TCP: one connection between each two members, framed datagrams on it."""

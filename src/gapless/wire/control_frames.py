@@ -1,0 +1,452 @@
+"""The frames about who is in the group, and those that bring a new member the application's state (docs/wire.md).
+
+On sending: each encoder adds the bytes of one frame to a datagram, and refuses what a receiver
+would refuse.
+
+On reception: each decoder reads the body of one frame to its last byte; the first fault raises
+RemoteProtocolError.
+
+These frames have no epoch, and each is said by a member: its origin is never the address 0.0.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from gapless.errors import RemoteProtocolError
+from gapless.identity import Address
+from gapless.wire.frames import (
+    Alive,
+    AskView,
+    Beacon,
+    Join,
+    Leave,
+    Membership,
+    MergeAsk,
+    MergeReply,
+    NewView,
+    State,
+    StateAsk,
+    StateChunk,
+    StateOffer,
+    StatePull,
+    Suspect,
+)
+from gapless.wire.primitives import (
+    ADDRESS,
+    COUNT,
+    PLACE,
+    PREFIX,
+    PROGRESS,
+    SEQNO_MAX,
+    VIEW_ID,
+    at_least,
+    check_member,
+    check_members,
+    check_progress,
+    exact,
+    pack_place,
+    pack_view,
+    prefix,
+    unpack_place,
+    unpack_progress,
+    unpack_view,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gapless.identity import ViewId
+    from gapless.wire.frames import Frame, Progress
+
+JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY = range(0x10, 0x19)
+STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
+
+RELAY = 0x01
+"""Join flag: whoever hears it is asked to pass it on."""
+IN_VIEW = 0x01
+"""Alive flag: the origin is in a view, which the body names."""
+YOU = 0x02
+"""Alive flag: the receiver is in that view too."""
+ANSWER = 0x04
+"""Alive flag: the receiver is asked to say the same of itself."""
+PINS = 0x01
+"""Suspect flag: the members have held up the origin's window."""
+BASE = 0x01
+"""NewView flag: the roster is told as a change of that of another view, which the body names."""
+WILLING = 0x01
+"""MergeReply flag: the origin agrees."""
+
+_MERGE = Struct("<Q")
+_PARTS = Struct("<HH")
+_ASK = Struct("<QH")
+_OFFER = Struct("<QHH")
+_PULL = Struct("<QQI")
+_CHUNK = Struct("<QQ")
+
+NEW_VIEW_OVERHEAD_BYTES = PREFIX.size + VIEW_ID.size + _PARTS.size + VIEW_ID.size
+"""What a NEW_VIEW frame with a base spends beside its part of the roster."""
+STATE_OFFER_OVERHEAD_BYTES = PREFIX.size + _OFFER.size
+"""What a STATE_OFFER frame spends beside its part of the offer."""
+STATE_CHUNK_OVERHEAD_BYTES = PREFIX.size + _CHUNK.size
+"""What a STATE_CHUNK frame spends beside its bytes of the state."""
+
+_FIXED_BYTES: dict[type[Membership | State], int] = {
+    Join: PLACE.size,
+    Leave: 0,
+    Alive: 0,
+    Suspect: COUNT.size,
+    NewView: VIEW_ID.size + _PARTS.size,
+    AskView: 0,
+    Beacon: VIEW_ID.size + COUNT.size,
+    MergeAsk: _MERGE.size,
+    MergeReply: _MERGE.size + VIEW_ID.size,
+    StateAsk: _ASK.size,
+    StateOffer: _OFFER.size,
+    StatePull: _PULL.size,
+    StateChunk: _CHUNK.size,
+}
+
+
+def size_bytes(frame: Membership | State) -> int:
+    """Return what ``frame`` takes in a datagram."""
+    return PREFIX.size + _FIXED_BYTES[type(frame)] + _varying_bytes(frame)
+
+
+def _varying_bytes(frame: Membership | State) -> int:
+    if isinstance(frame, Join):
+        return len(frame.place.name.encode(errors="surrogatepass")) + len(frame.place.locator)
+    if isinstance(frame, Alive):
+        return VIEW_ID.size if frame.view is not None else 0
+    if isinstance(frame, Suspect):
+        return ADDRESS.size * len(frame.members)
+    if isinstance(frame, Beacon):
+        return ADDRESS.size * len(frame.heard)
+    if isinstance(frame, NewView):
+        return len(frame.body) + (VIEW_ID.size if frame.base is not None else 0)
+    if isinstance(frame, StateAsk):
+        return PROGRESS.size * len(frame.starts)
+    return len(frame.body) if isinstance(frame, (StateOffer, StateChunk)) else 0
+
+
+# Frames to bytes
+
+
+def _add(
+    parts: list[bytes], kind: int, flags: int, origin: Address, body: bytes, behind: bytes = b""
+) -> None:
+    check_member(origin)
+    parts += (prefix(kind, flags, len(body) + len(behind), origin), body, behind)
+
+
+def _addresses(addresses: tuple[Address, ...]) -> bytes:
+    check_members(addresses)
+    return COUNT.pack(len(addresses)) + b"".join([ADDRESS.pack(*address) for address in addresses])
+
+
+def _encode_join(parts: list[bytes], frame: Join) -> None:
+    _add(parts, JOIN, RELAY if frame.relay else 0, frame.place.address, pack_place(frame.place))
+
+
+def _encode_leave(parts: list[bytes], frame: Leave) -> None:
+    _add(parts, LEAVE, 0, frame.origin, b"")
+
+
+def _encode_alive(parts: list[bytes], frame: Alive) -> None:
+    flags = (
+        (IN_VIEW if frame.view is not None else 0)
+        | (YOU if frame.you else 0)
+        | (ANSWER if frame.answer else 0)
+    )
+    _check_you(flags)
+    _add(parts, ALIVE, flags, frame.origin, b"" if frame.view is None else pack_view(frame.view))
+
+
+def _encode_suspect(parts: list[bytes], frame: Suspect) -> None:
+    _check_some(frame.members)
+    _add(parts, SUSPECT, PINS if frame.pins else 0, frame.origin, _addresses(frame.members))
+
+
+def _encode_new_view(parts: list[bytes], frame: NewView) -> None:
+    _check_part(frame.part, frame.parts, frame.body)
+    fixed = pack_view(frame.view) + _PARTS.pack(frame.part, frame.parts)
+    if frame.base is None:
+        _add(parts, NEW_VIEW, 0, frame.origin, fixed, frame.body)
+        return
+    _check_base(frame.base, frame.view)
+    _add(parts, NEW_VIEW, BASE, frame.origin, fixed + pack_view(frame.base), frame.body)
+
+
+def _encode_ask_view(parts: list[bytes], frame: AskView) -> None:
+    _add(parts, ASK_VIEW, 0, frame.origin, b"")
+
+
+def _encode_beacon(parts: list[bytes], frame: Beacon) -> None:
+    _add(parts, BEACON, 0, frame.origin, pack_view(frame.view), _addresses(frame.heard))
+
+
+def _encode_merge_ask(parts: list[bytes], frame: MergeAsk) -> None:
+    _add(parts, MERGE_ASK, 0, frame.origin, _MERGE.pack(frame.merge))
+
+
+def _encode_merge_reply(parts: list[bytes], frame: MergeReply) -> None:
+    flags = WILLING if frame.willing else 0
+    _add(parts, MERGE_REPLY, flags, frame.origin, _MERGE.pack(frame.merge), pack_view(frame.view))
+
+
+def _encode_state_ask(parts: list[bytes], frame: StateAsk) -> None:
+    check_progress(frame.starts)
+    _check_first(frame.starts)
+    table = b"".join(
+        [PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in frame.starts]
+    )
+    _add(parts, STATE_ASK, 0, frame.origin, _ASK.pack(frame.transfer, len(frame.starts)), table)
+
+
+def _encode_state_offer(parts: list[bytes], frame: StateOffer) -> None:
+    _check_part(frame.part, frame.parts, frame.body)
+    fixed = _OFFER.pack(frame.transfer, frame.part, frame.parts)
+    _add(parts, STATE_OFFER, 0, frame.origin, fixed, frame.body)
+
+
+def _encode_state_pull(parts: list[bytes], frame: StatePull) -> None:
+    _check_extent(frame.offset, frame.length)
+    _add(parts, STATE_PULL, 0, frame.origin, _PULL.pack(frame.transfer, frame.offset, frame.length))
+
+
+def _encode_state_chunk(parts: list[bytes], frame: StateChunk) -> None:
+    _check_some(frame.body)
+    _check_extent(frame.offset, len(frame.body))
+    _add(parts, STATE_CHUNK, 0, frame.origin, _CHUNK.pack(frame.transfer, frame.offset), frame.body)
+
+
+ENCODERS: dict[type[Frame], Callable[..., None]] = {
+    Join: _encode_join,
+    Leave: _encode_leave,
+    Alive: _encode_alive,
+    Suspect: _encode_suspect,
+    NewView: _encode_new_view,
+    AskView: _encode_ask_view,
+    Beacon: _encode_beacon,
+    MergeAsk: _encode_merge_ask,
+    MergeReply: _encode_merge_reply,
+    StateAsk: _encode_state_ask,
+    StateOffer: _encode_state_offer,
+    StatePull: _encode_state_pull,
+    StateChunk: _encode_state_chunk,
+}
+"""What adds a frame of each type to the parts of a datagram."""
+
+
+# Bytes to frames
+
+
+def _read_addresses(datagram: bytes, at: int, end: int) -> tuple[Address, ...]:
+    at_least(at, end, COUNT.size)
+    (count,) = COUNT.unpack_from(datagram, at)
+    table = at + COUNT.size
+    exact(table, end, count * ADDRESS.size)
+    addresses = tuple([Address(*entry) for entry in ADDRESS.iter_unpack(datagram[table:end])])
+    check_members(addresses)
+    return addresses
+
+
+def _decode_join(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> Join:
+    check_member(origin)
+    place, behind = unpack_place(datagram, at, end, origin)
+    exact(behind, end, 0)
+    return Join(place, flags & RELAY != 0)
+
+
+def _decode_leave(
+    _datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> Leave:
+    check_member(origin)
+    exact(at, end, 0)
+    return Leave(origin)
+
+
+def _decode_alive(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> Alive:
+    check_member(origin)
+    _check_you(flags)
+    view: ViewId | None = None
+    if flags & IN_VIEW:
+        exact(at, end, VIEW_ID.size)
+        view = unpack_view(datagram, at)
+    else:
+        exact(at, end, 0)
+    return Alive(origin, view, flags & YOU != 0, flags & ANSWER != 0)
+
+
+def _decode_suspect(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> Suspect:
+    check_member(origin)
+    members = _read_addresses(datagram, at, end)
+    _check_some(members)
+    return Suspect(origin, members, flags & PINS != 0)
+
+
+def _decode_new_view(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> NewView:
+    check_member(origin)
+    middle = at + VIEW_ID.size
+    body = middle + _PARTS.size + (VIEW_ID.size if flags & BASE else 0)
+    at_least(at, end, body - at)
+    view = unpack_view(datagram, at)
+    part, parts = _PARTS.unpack_from(datagram, middle)
+    base = unpack_view(datagram, body - VIEW_ID.size) if flags & BASE else None
+    if base is not None:
+        _check_base(base, view)
+    told = datagram[body:end]
+    _check_part(part, parts, told)
+    return NewView(origin, view, base, part, parts, told)
+
+
+def _decode_ask_view(
+    _datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> AskView:
+    check_member(origin)
+    exact(at, end, 0)
+    return AskView(origin)
+
+
+def _decode_beacon(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> Beacon:
+    check_member(origin)
+    at_least(at, end, VIEW_ID.size)
+    return Beacon(
+        origin, unpack_view(datagram, at), _read_addresses(datagram, at + VIEW_ID.size, end)
+    )
+
+
+def _decode_merge_ask(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> MergeAsk:
+    check_member(origin)
+    exact(at, end, _MERGE.size)
+    return MergeAsk(origin, *_MERGE.unpack_from(datagram, at))
+
+
+def _decode_merge_reply(
+    datagram: bytes, at: int, end: int, origin: Address, flags: int, _epoch: int
+) -> MergeReply:
+    check_member(origin)
+    exact(at, end, _MERGE.size + VIEW_ID.size)
+    (merge,) = _MERGE.unpack_from(datagram, at)
+    return MergeReply(origin, merge, unpack_view(datagram, at + _MERGE.size), flags & WILLING != 0)
+
+
+def _decode_state_ask(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> StateAsk:
+    check_member(origin)
+    at_least(at, end, _ASK.size)
+    transfer, count = _ASK.unpack_from(datagram, at)
+    table = at + _ASK.size
+    exact(table, end, count * PROGRESS.size)
+    starts = unpack_progress(datagram, table, end)
+    _check_first(starts)
+    return StateAsk(origin, transfer, starts)
+
+
+def _decode_state_offer(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> StateOffer:
+    check_member(origin)
+    at_least(at, end, _OFFER.size)
+    transfer, part, parts = _OFFER.unpack_from(datagram, at)
+    body = datagram[at + _OFFER.size : end]
+    _check_part(part, parts, body)
+    return StateOffer(origin, transfer, part, parts, body)
+
+
+def _decode_state_pull(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> StatePull:
+    check_member(origin)
+    exact(at, end, _PULL.size)
+    transfer, offset, length = _PULL.unpack_from(datagram, at)
+    _check_extent(offset, length)
+    return StatePull(origin, transfer, offset, length)
+
+
+def _decode_state_chunk(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> StateChunk:
+    check_member(origin)
+    at_least(at, end, _CHUNK.size)
+    transfer, offset = _CHUNK.unpack_from(datagram, at)
+    body = datagram[at + _CHUNK.size : end]
+    _check_some(body)
+    _check_extent(offset, len(body))
+    return StateChunk(origin, transfer, offset, body)
+
+
+def _check_you(flags: int) -> None:
+    if flags & YOU and not flags & IN_VIEW:
+        raise RemoteProtocolError(
+            "flags", "the receiver cannot be in the view of somebody who is in none"
+        )
+
+
+def _check_some(listed: tuple[Address, ...] | bytes) -> None:
+    if not listed:
+        raise RemoteProtocolError("count", "a frame without what it is for")
+
+
+def _check_base(base: ViewId, view: ViewId) -> None:
+    if base.number >= view.number:
+        raise RemoteProtocolError(
+            "view", f"view {view.number} cannot be a change of view {base.number}"
+        )
+
+
+def _check_part(part: int, parts: int, body: bytes) -> None:
+    if not 0 <= part < parts:
+        raise RemoteProtocolError("part", f"part {part} of {parts}")
+    _check_some(body)
+
+
+def _check_first(starts: tuple[Progress, ...]) -> None:
+    if starts:
+        # The entries rise, so nobody could only be the first of them.
+        check_member(starts[0].origin)
+
+
+def _check_extent(offset: int, length: int) -> None:
+    if offset + length > SEQNO_MAX:
+        raise RemoteProtocolError("range", f"{length} bytes from {offset} on are beyond any state")
+
+
+DECODERS: dict[int, Callable[[bytes, int, int, Address, int, int], Membership | State]] = {
+    JOIN: _decode_join,
+    LEAVE: _decode_leave,
+    ALIVE: _decode_alive,
+    SUSPECT: _decode_suspect,
+    NEW_VIEW: _decode_new_view,
+    ASK_VIEW: _decode_ask_view,
+    BEACON: _decode_beacon,
+    MERGE_ASK: _decode_merge_ask,
+    MERGE_REPLY: _decode_merge_reply,
+    STATE_ASK: _decode_state_ask,
+    STATE_OFFER: _decode_state_offer,
+    STATE_PULL: _decode_state_pull,
+    STATE_CHUNK: _decode_state_chunk,
+}
+"""What reads the body of a frame of each kind."""
+KNOWN_FLAGS = {
+    JOIN: RELAY,
+    ALIVE: IN_VIEW | YOU | ANSWER,
+    SUSPECT: PINS,
+    NEW_VIEW: BASE,
+    MERGE_REPLY: WILLING,
+}
+"""The flags that a frame of each kind may have; none, where it is not listed."""

@@ -1,0 +1,237 @@
+"""What frames of several kinds are made of: the prefix, addresses, views, entries of progress, and their rules.
+
+On sending and on reception the same rules hold: a check raises RemoteProtocolError with its reason,
+and on the way out the encoder turns that into a LocalProtocolError.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from gapless.errors import RemoteProtocolError
+from gapless.identity import U32_MAX, Address, Place, ViewId
+from gapless.wire.frames import CONNECTION, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gapless.wire.frames import Range
+
+EPOCH = 0x40
+"""Frame flag: an epoch stands between the prefix and the body."""
+SEQNO_MAX = 2**63 - 1
+"""The largest seqno; at ten million messages a second a stream reaches it in 29,000 years."""
+NAME_MAX_BYTES = 64
+"""The longest durable name, in UTF-8."""
+LOCATOR_MAX_BYTES = 64
+"""The longest locator."""
+NOBODY = Address(0, 0)
+"""The address that no member has."""
+
+REASONS = (
+    "short",
+    "magic",
+    "version",
+    "flags",
+    "sealed",
+    "bare",
+    "checksum",
+    "empty",
+    "length",
+    "kind",
+    "count",
+    "seqno",
+    "range",
+    "piece",
+    "epoch",
+    "order",
+    "member",
+    "view",
+    "name",
+    "part",
+)
+"""Every reason for which the decoder refuses a datagram; rosters and offers are refused for some of the same."""
+
+PREFIX = Struct("<BBHQQ")
+PREFIX_LENGTH_BYTES = 4
+"""What of the prefix is not counted by its length field."""
+LENGTH_MAX = 0xFFFF
+"""The longest frame that can say how long it is, counted as the length field counts."""
+EPOCH_FIELD = Struct("<Q")
+COUNTS = Struct("<IH")
+COUNT = Struct("<H")
+PROGRESS = Struct("<QQQQ")
+ADDRESS = Struct("<QQ")
+VIEW_ID = Struct("<IQQ")
+PLACE = Struct("<BB")
+"""The lengths of a place's name and locator, which follow."""
+PLACE_BYTES = ADDRESS.size + PLACE.size
+"""What a place in a roster takes at least."""
+
+
+def prefix(
+    kind: int,
+    flags: int,
+    body_bytes: int,
+    origin: Address,
+    epoch: int = 0,
+    *,
+    to_the_end: bool = False,
+) -> bytes:
+    """Return the first bytes of a frame, its epoch included if it has one.
+
+    One that goes ``to_the_end`` of its datagram may be longer than its length field can say.
+    """
+    length = body_bytes + PREFIX.size - PREFIX_LENGTH_BYTES
+    if not epoch:
+        return PREFIX.pack(kind, flags, length_field(length) if to_the_end else length, *origin)
+    check_epoch(epoch)
+    length += EPOCH_FIELD.size
+    front = PREFIX.pack(
+        kind, flags | EPOCH, length_field(length) if to_the_end else length, *origin
+    )
+    return front + EPOCH_FIELD.pack(epoch)
+
+
+def length_field(length: int) -> int:
+    """Return what the length field of a frame says that ends with its datagram: 0, if it has no room for more."""
+    return length if length <= LENGTH_MAX else 0
+
+
+def exact(at: int, end: int, body_bytes: int) -> None:
+    """Check that what lies between ``at`` and ``end`` is ``body_bytes`` long."""
+    if end - at != body_bytes:
+        raise RemoteProtocolError("length", f"a body of {end - at} bytes, not {body_bytes}")
+
+
+def at_least(at: int, end: int, body_bytes: int) -> None:
+    """Check that ``body_bytes`` fit between ``at`` and ``end``."""
+    if end - at < body_bytes:
+        raise RemoteProtocolError("length", f"{end - at} bytes where {body_bytes} are needed")
+
+
+def check_epoch(epoch: int) -> None:
+    """Check that an epoch names a view or a connection."""
+    if not 0 < epoch <= U32_MAX and not CONNECTION <= epoch < 2 * CONNECTION:
+        raise RemoteProtocolError("epoch", f"{epoch:#x} is neither a view nor a connection")
+
+
+def check_ranges(ranges: tuple[Range, ...]) -> None:
+    """Check that ranges rise and do not overlap."""
+    floor = 0
+    for first, last in ranges:
+        if not floor < first <= last <= SEQNO_MAX:
+            raise RemoteProtocolError("range", f"{first}..{last} after {floor}")
+        floor = last
+
+
+# Progress
+
+
+def unpack_progress(datagram: bytes, table: int, end: int) -> tuple[Progress, ...]:
+    """Return the entries that lie between ``table`` and ``end``, as many as fit."""
+    entries = PROGRESS.iter_unpack(datagram[table:end])
+    progress = tuple(
+        Progress(Address(node, life), delivered, high) for node, life, delivered, high in entries
+    )
+    check_progress(progress)
+    return progress
+
+
+def check_progress(progress: tuple[Progress, ...]) -> None:
+    """Check that the entries rise, and that none has delivered more than there is."""
+    before: Address | None = None
+    for origin, delivered, high in progress:
+        if before is not None and origin <= before:
+            raise RemoteProtocolError("order", f"{origin} after {before}")
+        if not delivered <= high <= SEQNO_MAX:
+            raise RemoteProtocolError("seqno", f"delivered {delivered}, high {high}")
+        before = origin
+
+
+# Members and views
+
+
+def check_member(address: Address) -> None:
+    """Check that an address can be a member's."""
+    if address == NOBODY:
+        raise RemoteProtocolError("member", "nobody has the address 0.0")
+
+
+def check_members(addresses: Iterable[Address]) -> None:
+    """Check that each address can be a member's, and that none stands there twice."""
+    seen = {NOBODY}
+    for address in addresses:
+        if address in seen:
+            raise RemoteProtocolError("member", f"{address} is nobody, or stands here twice")
+        seen.add(address)
+
+
+def pack_view(view: ViewId) -> bytes:
+    """Return the bytes of a view's identity."""
+    check_view(view)
+    return VIEW_ID.pack(view.number, *view.coordinator)
+
+
+def unpack_view(datagram: bytes, at: int) -> ViewId:
+    """Return the view's identity at ``at``."""
+    number, node, incarnation = VIEW_ID.unpack_from(datagram, at)
+    view = ViewId(number, Address(node, incarnation))
+    check_view(view)
+    return view
+
+
+def check_view(view: ViewId) -> None:
+    """Check that a view has a number and was made by a member."""
+    if not 0 < view.number <= U32_MAX:
+        raise RemoteProtocolError("view", f"a view cannot have the number {view.number}")
+    check_member(view.coordinator)
+
+
+def pack_place(place: Place) -> bytes:
+    """Return the bytes of a place behind its address: lengths, name, locator."""
+    name = _name_bytes(place.name)
+    _check_place(name, place.locator)
+    _check_name(place.name)
+    return PLACE.pack(len(name), len(place.locator)) + name + place.locator
+
+
+def unpack_place(datagram: bytes, at: int, end: int, address: Address) -> tuple[Place, int]:
+    """Return the place of ``address`` that starts at ``at``, and where it ends."""
+    at_least(at, end, PLACE.size)
+    name_bytes, locator_bytes = PLACE.unpack_from(datagram, at)
+    middle = at + PLACE.size + name_bytes
+    behind = middle + locator_bytes
+    at_least(at, end, behind - at)
+    name, locator = datagram[at + PLACE.size : middle], datagram[middle:behind]
+    _check_place(name, locator)
+    try:
+        text = name.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("name", f"{name!r} is not UTF-8") from error
+    _check_name(text)
+    return Place(address, text, locator), behind
+
+
+def _name_bytes(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise RemoteProtocolError("name", f"{name!r} has no UTF-8") from error
+
+
+def _check_place(name: bytes, locator: bytes) -> None:
+    if len(name) > NAME_MAX_BYTES:
+        raise RemoteProtocolError(
+            "name", f"a name of {len(name)} bytes, more than {NAME_MAX_BYTES}"
+        )
+    if len(locator) > LOCATOR_MAX_BYTES:
+        raise RemoteProtocolError(
+            "length", f"a locator of {len(locator)} bytes, more than {LOCATOR_MAX_BYTES}"
+        )
+
+
+def _check_name(name: str) -> None:
+    if any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name):
+        raise RemoteProtocolError("name", f"{name!r} has control characters")

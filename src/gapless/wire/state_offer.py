@@ -1,0 +1,129 @@
+"""What a provider offers to a new member: the size of the state, what it covers, and a hash of each of its blocks.
+
+On sending: an offer becomes bytes, which travel in the parts of STATE_OFFER frames.
+
+On reception: the parts, end to end, give an offer or a RemoteProtocolError. An offer has one form
+only.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error as StructError  # noqa: N812
+from typing import NamedTuple
+
+from gapless.errors import LocalProtocolError, RemoteProtocolError
+from gapless.identity import U32_MAX, Address
+from gapless.wire.frames import Progress, Range
+from gapless.wire.primitives import (
+    PROGRESS,
+    SEQNO_MAX,
+    at_least,
+    check_member,
+    check_progress,
+    check_ranges,
+    exact,
+    unpack_progress,
+)
+
+HASH_BYTES = 16
+"""The length of the hash of one block."""
+
+_OFFER = Struct("<QIIHH")
+_ASIDE = Struct("<QQI")
+_RANGE = Struct("<QQ")
+
+
+class Offer(NamedTuple):
+    """A state of ``size_bytes`` in blocks of ``block_bytes``, the last one perhaps shorter, each with its hash.
+
+    ``digest`` says up to where the state covers each stream, ``aside`` which out-of-band messages
+    of each member. ``epoch`` is that of the streams in the digest.
+    """
+
+    size_bytes: int
+    block_bytes: int
+    digest: tuple[Progress, ...]
+    aside: tuple[tuple[Address, tuple[Range, ...]], ...]
+    hashes: tuple[bytes, ...]
+    epoch: int = 0
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """Return the bytes of ``offer``."""
+    try:
+        _check_offer(offer)
+        parts = [
+            _OFFER.pack(
+                offer.size_bytes,
+                offer.block_bytes,
+                offer.epoch,
+                len(offer.digest),
+                len(offer.aside),
+            )
+        ]
+        parts += [
+            PROGRESS.pack(*origin, delivered, high) for origin, delivered, high in offer.digest
+        ]
+        for origin, ranges in offer.aside:
+            parts.append(_ASIDE.pack(*origin, len(ranges)))
+            parts += [_RANGE.pack(first, last) for first, last in ranges]
+    except (StructError, RemoteProtocolError) as error:
+        raise LocalProtocolError(f"the wire format has no room for this offer: {error}") from error
+    return b"".join([*parts, *offer.hashes])
+
+
+def decode_offer(body: bytes) -> Offer:
+    """Return the offer that ``body`` tells."""
+    end = len(body)
+    at_least(0, end, _OFFER.size)
+    size_bytes, block_bytes, epoch, digest_count, aside_count = _OFFER.unpack_from(body)
+    at = _OFFER.size + digest_count * PROGRESS.size
+    at_least(0, end, at + aside_count * _ASIDE.size)
+    digest = unpack_progress(body, _OFFER.size, at)
+    aside: list[tuple[Address, tuple[Range, ...]]] = []
+    for _ in range(aside_count):
+        at_least(at, end, _ASIDE.size)
+        node, incarnation, count = _ASIDE.unpack_from(body, at)
+        table = at + _ASIDE.size
+        at_least(table, end, count * _RANGE.size)
+        at = table + count * _RANGE.size
+        aside.append((Address(node, incarnation), tuple(_RANGE.iter_unpack(body[table:at]))))
+    _check_blocks(size_bytes, block_bytes)
+    exact(at, end, _block_count(size_bytes, block_bytes) * HASH_BYTES)
+    hashes = tuple([body[start : start + HASH_BYTES] for start in range(at, end, HASH_BYTES)])
+    offer = Offer(size_bytes, block_bytes, digest, tuple(aside), hashes, epoch)
+    _check_offer(offer)
+    return offer
+
+
+def _block_count(size_bytes: int, block_bytes: int) -> int:
+    return -(-size_bytes // block_bytes)
+
+
+def _check_blocks(size_bytes: int, block_bytes: int) -> None:
+    if not 0 <= size_bytes <= SEQNO_MAX:
+        raise RemoteProtocolError("range", f"a state of {size_bytes} bytes")
+    if not 0 < block_bytes <= U32_MAX:
+        raise RemoteProtocolError("range", f"blocks of {block_bytes} bytes")
+
+
+def _check_offer(offer: Offer) -> None:
+    _check_blocks(offer.size_bytes, offer.block_bytes)
+    check_progress(offer.digest)
+    if offer.digest:
+        # The entries rise, so nobody could only be the first of them.
+        check_member(offer.digest[0].origin)
+    before = Address(0, 0)
+    for origin, ranges in offer.aside:
+        check_member(origin)
+        if origin <= before:
+            raise RemoteProtocolError("order", f"{origin} after {before}")
+        if not ranges:
+            raise RemoteProtocolError("count", f"nothing aside of {origin}")
+        check_ranges(ranges)
+        before = origin
+    wanted = _block_count(offer.size_bytes, offer.block_bytes)
+    if len(offer.hashes) != wanted or any(len(found) != HASH_BYTES for found in offer.hashes):
+        raise RemoteProtocolError(
+            "count", f"{wanted} blocks need as many hashes of {HASH_BYTES} bytes"
+        )

@@ -1,0 +1,92 @@
+"""The rules of frames about streams, beyond their layout.
+
+On sending and on reception the same rules hold, as those of fields.py: a check raises
+RemoteProtocolError with its reason, and on the way out the encoder turns that into a
+LocalProtocolError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapless.errors import RemoteProtocolError
+from gapless.run import ACKED, BEGIN, END, NOT_BACK, PIECE
+from gapless.wire.frames import CONNECTION
+from gapless.wire.primitives import SEQNO_MAX
+
+if TYPE_CHECKING:
+    from gapless.wire.frames import Progress, Range
+
+STARTS = 0x01
+"""Tail flag: the fields start and reader count."""
+DATA_FLAGS = PIECE | BEGIN | END | NOT_BACK | ACKED
+"""The flags of a run."""
+_PIECE_FLAGS = frozenset((0, PIECE, PIECE | BEGIN, PIECE | END))
+
+
+def check_run(first: int, count: int, flags: int) -> None:
+    """Check the numbers of a run, and its flags."""
+    if not count:
+        raise RemoteProtocolError("count", "a run without messages")
+    if not 0 < first <= SEQNO_MAX - count + 1:
+        raise RemoteProtocolError("seqno", f"a run of {count} at {first}")
+    if flags:
+        if flags & ~DATA_FLAGS:
+            raise RemoteProtocolError("flags", f"flags {flags:#x} on a DATA frame")
+        if flags & ~(NOT_BACK | ACKED) not in _PIECE_FLAGS or (flags & PIECE and count != 1):
+            raise RemoteProtocolError("piece", f"flags {flags:#x} on a run of {count}")
+
+
+def check_plain(flags: int) -> int:
+    """Return the flags of a message outside of the stream; it is never a piece of a larger one."""
+    if flags & ~NOT_BACK:
+        raise RemoteProtocolError("flags", f"flags {flags:#x} on a message outside of a stream")
+    return flags
+
+
+def check_unnumbered(first: int) -> int:
+    """Return the first seqno of messages that have none: it does not count, so it has one value only."""
+    if first != 1:
+        raise RemoteProtocolError("seqno", f"messages without numbers start at {first}")
+    return first
+
+
+def check_floor(floor: int, first: int) -> None:
+    """Check that a floor lies below the messages that come with it."""
+    if floor >= first:
+        raise RemoteProtocolError("seqno", f"a floor of {floor} at {first}")
+
+
+def check_first(first: bool, epoch: int) -> None:
+    """Check that only a connection has a first message."""
+    if first and epoch < CONNECTION:
+        raise RemoteProtocolError(
+            "epoch", f"only a connection has a first message and an end, not {epoch:#x}"
+        )
+
+
+def check_some(ranges: tuple[Range, ...]) -> None:
+    """Check that there is a range."""
+    if not ranges:
+        raise RemoteProtocolError("count", "an ack of nothing")
+
+
+def check_digest(progress: tuple[Progress, ...]) -> None:
+    """Check that there is an entry."""
+    if not progress:
+        raise RemoteProtocolError("count", "a digest of nothing")
+
+
+def check_tail(low: int, high: int, start: int, reader: int, flags: int) -> None:
+    """Check that the marks of a tail are in order, and that it tells a start to somebody, or none."""
+    if not low <= high <= SEQNO_MAX or start > (high if flags & STARTS else 0):
+        raise RemoteProtocolError("seqno", f"low {low}, high {high}, start {start}")
+    if reader and not flags & STARTS:
+        raise RemoteProtocolError("flags", f"a start for {reader:#x} without a start")
+
+
+def check_mark(seqno: int) -> int:
+    """Return a seqno that may also be zero."""
+    if seqno > SEQNO_MAX:
+        raise RemoteProtocolError("seqno", f"{seqno} is beyond the largest seqno")
+    return seqno

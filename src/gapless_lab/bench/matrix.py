@@ -1,0 +1,218 @@
+"""What is measured: cells of a size, a transport, a loss, and what a group of processes does in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gapless.errors import ConfigError
+from gapless.group.join_options import TRANSPORTS
+from gapless.trace.recorder import read_mode
+from gapless_lab.bench.exactness import NUMBER_BYTES
+from gapless_lab.bench.processes import Processes, free_ports
+from gapless_lab.bench.worker import PATIENCE_S, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LOSSLESS = frozenset({"tcp", "memory"})
+"""Transports that lose nothing, so that loss cannot be planted on them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is to be measured."""
+
+    members: int = 3
+    senders: int = 3
+    sizes_bytes: Sequence[int] = (100, 1000, 10_000)
+    transports: Sequence[str] = ("udp",)
+    losses: Sequence[float] = (0.0,)
+    seconds: float = 3.0
+    unicast: bool = False
+    rtt: bool = False
+    knobs: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
+    trace_mode: str = ""
+
+    def __post_init__(self) -> None:
+        if self.members < 2:
+            raise ConfigError(
+                f"--members {self.members}: a group that is measured has two members or more"
+            )
+        if not 1 <= self.senders <= self.members:
+            raise ConfigError(
+                f"--senders {self.senders}: expected 1 to {self.members}, as many as there are members"
+            )
+        for size_bytes in self.sizes_bytes:
+            if not NUMBER_BYTES <= size_bytes <= 10_000_000:
+                raise ConfigError(f"--size {size_bytes}: expected {NUMBER_BYTES} to 10000000 bytes")
+        for loss in self.losses:
+            if not 0 <= loss <= 0.5:
+                raise ConfigError(
+                    f"--loss {loss}: expected a share from 0 to 0.5, such as 0.01 for one in a hundred"
+                )
+        if self.trace_mode:
+            read_mode(self.trace_mode)
+            if not self.trace:
+                raise ConfigError("--trace-mode says how to record: name a folder with --trace")
+        if not 0.01 <= self.seconds <= 3600:
+            raise ConfigError(f"--seconds {self.seconds}: expected 0.01 to 3600")
+
+    @property
+    def cells(self) -> list[Cell]:
+        """What there is to measure, in order."""
+        return [Cell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)]
+
+
+class Cell(NamedTuple):
+    """One measurement."""
+
+    transport: str
+    loss: float
+    size_bytes: int
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot be measured, empty if it can."""
+        if self.transport not in TRANSPORTS:
+            return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
+        if self.loss and self.transport in LOSSLESS:
+            return f"{self.transport} loses nothing: loss is measured where datagrams can be lost"
+        return ""
+
+
+class Figure(NamedTuple):
+    """What a group does; speed is that of the slowest receiver."""
+
+    transport: str
+    size_bytes: int
+    loss: float
+    messages_per_s: int
+    mb_per_s: float
+    cpu_s_per_million: float
+    deliveries: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+    repairs: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything that was sent came once, in order."""
+        return not (self.lost or self.duplicated or self.out_of_order)
+
+
+class RoundTrips(NamedTuple):
+    """How long a request and its answer take, in microseconds."""
+
+    transport: str
+    size_bytes: int
+    loss: float
+    requests: int
+    p50_us: float
+    p99_us: float
+    p99_9_us: float
+
+
+class Skipped(NamedTuple):
+    """A measurement that was not made."""
+
+    transport: str
+    loss: float
+    size_bytes: int
+    reason: str
+
+
+def measure(plan: Plan) -> Iterator[Figure | RoundTrips | Skipped]:
+    """Make every measurement, one after the other."""
+    for cell in plan.cells:
+        if reason := cell.why_not:
+            yield Skipped(*cell, reason)
+        else:
+            yield _round_trips(plan, cell) if plan.rtt else _throughput(plan, cell)
+
+
+def _start(plan: Plan, cell: Cell) -> Processes:
+    ports = free_ports(plan.members)
+    specs = [
+        Spec(
+            ports,
+            at,
+            plan.senders,
+            cell.size_bytes,
+            plan.seconds,
+            cell.transport,
+            plan.unicast,
+            plan.rtt,
+            cell.loss,
+            knobs=plan.knobs,
+            trace=plan.trace,
+            trace_mode=plan.trace_mode,
+        )
+        for at in range(plan.members)
+    ]
+    commands = [[sys.executable, "-m", "gapless_lab.bench.worker", spec.encode()] for spec in specs]
+    return Processes(commands, limit_s=plan.seconds + 3 * PATIENCE_S)
+
+
+def _throughput(plan: Plan, cell: Cell) -> Figure:
+    with _start(plan, cell) as group:
+        group.hear()
+        group.tell()
+        work = [json.loads(answer) for answer in group.hear()]
+        group.tell(json.dumps([said["sent"] for said in work]))
+        checks = [json.loads(answer) for answer in group.hear()]
+    receivers = work if plan.senders > 1 else work[1:]  # a sole sender receives nothing
+    speed = min(said["count"] / said["elapsed_s"] for said in receivers)
+    deliveries = sum(said["count"] for said in work)
+    cpu_s = sum(said["cpu_s"] for said in work)
+    return Figure(
+        cell.transport,
+        cell.size_bytes,
+        cell.loss,
+        round(speed),
+        round(speed * cell.size_bytes / 1e6, 1),
+        round(cpu_s / max(1, deliveries) * 1e6, 2),
+        deliveries,
+        *(
+            sum(said[what] for said in checks)
+            for what in ("lost", "duplicated", "out_of_order", "repairs")
+        ),
+    )
+
+
+def _round_trips(plan: Plan, cell: Cell) -> RoundTrips:
+    with _start(plan, cell) as group:
+        group.hear()
+        group.tell()
+        times_ns = sorted(json.loads(group.hear()[0]))
+    marks = [round(percentile(times_ns, share) / 1000, 1) for share in (0.5, 0.99, 0.999)]
+    return RoundTrips(cell.transport, cell.size_bytes, cell.loss, len(times_ns), *marks)
+
+
+def percentile(sorted_values: Sequence[int], share: float) -> int:
+    """Return the value that ``share`` of all values do not exceed."""
+    if not sorted_values:
+        return 0
+    rank = -(-int(share * 10_000) * len(sorted_values) // 10_000)
+    return sorted_values[max(0, rank - 1)]
+
+
+def conditions(plan: Plan) -> dict[str, object]:
+    """Return what the figures depend on."""
+    return {
+        "members": plan.members,
+        "senders": plan.senders,
+        "mode": "unicast" if plan.unicast else "multicast",
+        "seconds": plan.seconds,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }

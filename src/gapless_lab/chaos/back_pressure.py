@@ -1,0 +1,144 @@
+"""Back-pressure: Spark stops, the spool gets full, senders wait, Spark comes back, everything flows.
+
+    flow ── Spark stops ── the spool is at its limit ── nothing is acknowledged, for a while ──
+    Spark is back ── flow
+
+Nothing is killed here. What is watched: that acknowledgements stand still while the spool is full,
+that the memory of the collector and of the producers stays flat while they do, that the spool keeps
+to its limit, and that in the end the table is judged as it always is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gapless.units import MIB
+from gapless_lab.chaos.processes import wait_until
+from gapless_lab.chaos.testbed import PATIENCE_S, Stage
+
+MAX_BYTES = 2 * MIB
+"""What the spool may hold."""
+SIZE_BYTES = 400
+"""The mean size of a message."""
+RATE = 1000
+"""Messages a second of each producer: the limit is reached within seconds."""
+MORE = 6000
+"""So many are acknowledged when Spark is back: more than the spool can hold."""
+STILL_S = 1.0
+"""Acknowledgements stand still when there was none for so long."""
+LOOK_S = 0.1
+MOST_GROWTH = 0.1
+MOST_GROWTH_BYTES = 8 * MIB
+"""While everything waits, memory is flat if it grows by no more than a tenth and this."""
+
+
+@dataclass
+class Pressure:
+    """What was seen: how many were acknowledged up to the end of each phase, and in the last two within them."""
+
+    acked_before: int = 0
+    acked_at_limit: int = 0
+    acked_while_waiting: int = 0
+    acked_after: int = 0
+    waited_s: float = 0.0
+    most_used_bytes: int = 0
+    max_bytes: int = MAX_BYTES
+    waits_for: str = ""
+    memory: dict[str, list[int]] | None = None
+    """Resident memory of each process over the wait, in bytes."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return asdict(self)
+
+
+class PressureStage(Stage):
+    """A run in which Spark stops for so long that the spool gets full."""
+
+    wait_s = 5.0
+    """How long everything waits."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.pressure = Pressure(memory={})
+
+    def collector_options(self) -> list[str]:
+        """Give the collector a limit."""
+        return ["--max-bytes", str(MAX_BYTES), "--on-full", "wait"]
+
+    def producer_options(self) -> dict[str, Any]:
+        """Let producers send more and larger messages."""
+        return {"size_bytes": SIZE_BYTES, "rate": RATE}
+
+    def _kill(self) -> None:
+        """Stop Spark instead of killing anything."""
+        seen, driver = self.pressure, self.spark.driver
+        driver.until(lambda: driver.batches >= 2, "nothing is read", PATIENCE_S)
+        driver.tell(json.dumps({"do": "halt"}))
+        driver.until(lambda: driver.halted, "the query does not stop", PATIENCE_S)
+        seen.acked_before = self.acked()
+        collector = self.collector
+        assert collector is not None
+        collector.until(
+            lambda: collector.status.get("limited"), "the spool does not get full", PATIENCE_S
+        )
+        seen.acked_at_limit = self._stand_still()
+        seen.waits_for = str(collector.status.get("waits_for"))
+        self._wait()
+        driver.run(self._work)
+        wait_until(
+            lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on", PATIENCE_S
+        )
+        seen.acked_after = self.acked() - seen.acked_at_limit
+        self._check()
+
+    def _stand_still(self) -> int:
+        """Return how many are acknowledged when no more are for a while."""
+        last, since_s = self.acked(), time.monotonic()
+
+        def still() -> bool:
+            nonlocal last, since_s
+            if self.acked() != last:
+                last, since_s = self.acked(), time.monotonic()
+            return time.monotonic() - since_s >= STILL_S
+
+        wait_until(still, "acknowledgements go on though the spool is full", PATIENCE_S)
+        return last
+
+    def _wait(self) -> None:
+        """Watch for a while what waiting costs."""
+        seen, began_s = self.pressure, time.monotonic()
+        before = self.acked()
+        assert self.collector is not None
+        assert seen.memory is not None
+        processes = {
+            "collector": self.collector,
+            **{f"producer{at}": one for at, one in self.producers.items()},
+        }
+        while time.monotonic() < began_s + self.wait_s:
+            for name, process in processes.items():
+                seen.memory.setdefault(name, []).append(process.rss_bytes())
+            seen.most_used_bytes = max(
+                seen.most_used_bytes, int(self.collector.status.get("used_bytes", 0))
+            )
+            self._over.wait(LOOK_S)
+        seen.waited_s = round(time.monotonic() - began_s, 1)
+        seen.acked_while_waiting = self.acked() - before
+
+    def _check(self) -> None:
+        seen = self.pressure
+        if seen.acked_while_waiting:
+            self.findings.append(
+                f"{seen.acked_while_waiting} messages were acknowledged while the spool was full"
+            )
+        if seen.most_used_bytes > seen.max_bytes:
+            self.findings.append(
+                f"the spool has {seen.most_used_bytes} bytes, and its limit is {seen.max_bytes}"
+            )
+        for name, samples in (seen.memory or {}).items():
+            if max(samples) > samples[0] * (1 + MOST_GROWTH) + MOST_GROWTH_BYTES:
+                grown = f"from {samples[0] / 1e6:.1f} to {max(samples) / 1e6:.1f} MB"
+                self.findings.append(f"the memory of {name} has grown {grown} while it waited")

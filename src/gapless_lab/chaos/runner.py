@@ -1,0 +1,143 @@
+"""Seeds one after the other, on one cluster: what ``gapless chaos`` does."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gapless_lab.chaos.back_pressure import PressureStage
+from gapless_lab.chaos.judge import FAULTS, Verdict
+from gapless_lab.chaos.plan import VICTIMS, Plan
+from gapless_lab.chaos.processes import ChaosError
+from gapless_lab.chaos.spark_side import Spark
+from gapless_lab.chaos.testbed import Stage
+from pyspark_gapless.runtime import class_archive, java
+from pyspark_gapless.runtime.spark_install import look
+
+Tell = Callable[[int, str], None]
+"""Is told a seed, and what happens there."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one seed. ``folder`` is where everything is that it has left behind, if that was kept."""
+
+    plan: Plan
+    verdict: Verdict
+    kills: Mapping[str, int]
+    lives: int
+    restarts: int
+    seconds: Mapping[str, float]
+    folder: Path | None = None
+    pressure: Mapping[str, Any] | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.plan.seed
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything is as it has to be."""
+        return self.verdict.is_sound
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        kept = None if self.folder is None else str(self.folder)
+        figures = {**self.verdict.as_dict(), "sound": self.is_sound, "folder": kept}
+        about = {
+            "seed": self.seed,
+            "kills": dict(self.kills),
+            "lives": self.lives,
+            "query_restarts": self.restarts,
+        }
+        more = {} if self.pressure is None else {"back_pressure": dict(self.pressure)}
+        return {**about, **figures, **more, "seconds": dict(self.seconds)}
+
+
+def prepare() -> None:
+    """Have an archive of classes, if Java can make one: every start of a JVM is then shorter by two fifths."""
+    with suppress(class_archive.ArchiveError):
+        class_archive.make(java.find(), look().home)
+
+
+def chaos(
+    plans: Iterable[Plan],
+    *,
+    folder: Path | None = None,
+    keep: bool = False,
+    back_pressure: bool = False,
+    tell: Tell = lambda _seed, _what: None,
+) -> Iterator[Result]:
+    """Run plans, one after the other; the folder of one that fails is kept, and of the others if ``keep``."""
+    kind = PressureStage if back_pressure else Stage
+    base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
+    base.mkdir(parents=True, exist_ok=True)
+    prepare()
+    left = False
+    try:
+        with Spark(base / "spark") as spark:
+            for plan in plans:
+                stage = kind(plan, fresh(base, f"seed{plan.seed}"), spark, _teller(tell, plan.seed))
+                result = run_one(stage, keep=keep)
+                left |= result.folder is not None
+                yield result
+    finally:
+        if not left:
+            shutil.rmtree(base / "spark", ignore_errors=True)
+            with suppress(OSError):
+                base.rmdir()
+
+
+def _teller(tell: Tell, seed: int) -> Callable[[str], None]:
+    return lambda what: tell(seed, what)
+
+
+def fresh(base: Path, name: str) -> Path:
+    """Return a folder in ``base`` that is not there yet; a seed may be run again."""
+    for again in range(1000):
+        path = base / (f"{name}-{again}" if again else name)
+        if not path.exists():
+            return path
+    raise ChaosError(f"{base} is full of {name}: remove what is not needed any more")
+
+
+def run_one(stage: Stage, *, keep: bool = False) -> Result:
+    """Run one seed; an error of the run is a finding, and ends the driver, of which nobody knows how it is."""
+    began_s = time.monotonic()
+    try:
+        verdict = stage.run()
+    except ChaosError as error:
+        verdict = Verdict(findings=[f"the run did not come to its end: {error}", *stage.findings])
+        stage.spark.stop()
+    sound = verdict.is_sound
+    if sound and not keep:
+        shutil.rmtree(stage.folder, ignore_errors=True)
+    return Result(
+        plan=stage.plan,
+        verdict=verdict,
+        kills={victim: stage.kills[victim] for victim in VICTIMS},
+        lives=sum(stage.lives.values()),
+        restarts=len(stage.failures),
+        seconds={**stage.seconds, "all": round(time.monotonic() - began_s, 1)},
+        folder=None if sound and not keep else stage.folder,
+        pressure=stage.pressure.as_dict() if isinstance(stage, PressureStage) else None,
+    )
+
+
+def totals(results: Iterable[Result]) -> dict[str, Any]:
+    """Return the sums over all seeds."""
+    figures: Counter[str] = Counter()
+    kills: Counter[str] = Counter(dict.fromkeys(VICTIMS, 0))
+    for result in results:
+        kills.update(result.kills)
+        for name in ("sent", "acknowledged", "rows", *FAULTS):
+            figures[name] += getattr(result.verdict, name)
+    return {"kills": dict(kills), **figures}

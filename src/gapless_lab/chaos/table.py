@@ -1,0 +1,47 @@
+"""The table as a reader of it sees it: the files that Spark has committed, batch by batch.
+
+A sink of files that is killed leaves files behind that belong to no batch; the log beside them says
+which ones do. Once in a while the log is written anew as one file; a batch that is only there is
+the one in whose file it is first seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+LOG = "_spark_metadata"
+"""The folder of the log, in that of the table."""
+
+
+class Rows(NamedTuple):
+    """The rows of one file of one batch, as they stand in it."""
+
+    batch: int
+    file: Path
+    origins: list[str]
+    seqnos: list[int]
+    payloads: list[bytes]
+
+
+def files(table: Path) -> list[tuple[int, Path]]:
+    """Return the files of the table with their batches, in the order of the batches and of the names."""
+    logs = sorted((int(path.name.partition(".")[0]), path) for path in (table / LOG).glob("[0-9]*"))
+    found: dict[Path, int] = {}
+    for batch, path in logs:
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            file = Path(unquote(urlsplit(json.loads(line)["path"]).path))
+            found.setdefault(table / file.name, batch)
+    return sorted((batch, file) for file, batch in found.items())
+
+
+def read(table: Path) -> Iterator[Rows]:
+    """Return the rows of the table, in the order of the batches."""
+    import pyarrow.parquet as pq
+
+    for batch, file in files(table):
+        content = pq.ParquetFile(file).read(["origin", "seqno", "payload"]).to_pydict()
+        yield Rows(batch, file, content["origin"], content["seqno"], content["payload"])

@@ -1,0 +1,412 @@
+"""One seed: the processes, the hands that kill them, the end, and what is found there.
+
+gather ── two hands kill under load ── producers stop ── everything drains ── judge
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gapless.spool import SpoolView
+from gapless.spool.fsck import check
+from gapless_lab.chaos import judge, letters, table
+from gapless_lab.chaos.plan import (
+    COLLECTOR,
+    DRIVER,
+    EXECUTOR,
+    GROUP_SIDE,
+    PRODUCER,
+    SOURCE,
+    WORKER,
+    Blow,
+    Plan,
+)
+from gapless_lab.chaos.processes import (
+    ChaosError,
+    Process,
+    descendants,
+    environ_with,
+    kill,
+    wait_gone,
+    wait_until,
+)
+from gapless_lab.chaos.producer import Task
+from gapless_lab.chaos.spark_side import BUSY, Spark
+from pyspark_gapless.runtime.package_zip import package_root
+
+GROUP = "chaos"
+NAME = "collector"
+READER = "chaos"
+PATIENCE_S = 600.0
+"""How long anything may take before a run is given up."""
+
+Tell = Callable[[str], None]
+T = TypeVar("T")
+
+
+class _OverError(ChaosError):
+    """Something else has ended the run."""
+
+
+class Collector(Process):
+    """``gapless collect --json``."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.status: dict[str, Any] = {}
+        super().__init__(*args, **more)
+
+    def on_line(self, line: str) -> None:
+        """Keep the last status."""
+        with suppress(ValueError):
+            self.status = json.loads(line)
+
+
+class ProducerProcess(Process):
+    """One life of a producer."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.acked = 0
+        self.failed: list[str] = []
+        self.done = False
+        super().__init__(*args, **more)
+
+    def on_line(self, line: str) -> None:
+        """Take in how far it is."""
+        words = line.split()
+        if words[0] == "acked":
+            self.acked = int(words[1])
+        elif words[0] == "failed":
+            self.failed.append(line)
+        elif words[0] == "done":
+            self.done = True
+
+
+class Stage:
+    """The processes of one seed, in a folder of its own."""
+
+    def __init__(self, plan: Plan, folder: Path, spark: Spark, tell: Tell = lambda _: None) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.spark = spark
+        self.kills: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.undelivered: list[str] = []
+        self.findings: list[str] = []
+        self.collector: Collector | None = None
+        self.producers: dict[int, ProducerProcess] = {}
+        self.lives: Counter[int] = Counter()
+        self.seconds: dict[str, float] = {}
+        self._acked_before = self._spark_kills = 0
+        self._collectors = 0
+        self._tell = tell
+        self._work = {
+            "spool": str(folder / "spool"),
+            "table": str(folder / "table"),
+            "checkpoint": str(folder / "checkpoint"),
+            "rows": plan.rows_per_trigger,
+        }
+        self._over = threading.Event()
+        (folder / "meeting").mkdir(parents=True)
+
+    # Starting
+
+    def collector_options(self) -> list[str]:
+        """Return what else the collector is told."""
+        return []
+
+    def producer_options(self) -> dict[str, Any]:
+        """Return what else producers are told."""
+        return {}
+
+    def start_collector(self) -> Collector:
+        """Start the collector."""
+        self._collectors += 1
+        config = ";".join(f"{key}={value}" for key, value in self.plan.config.items())
+        command = [
+            *(
+                sys.executable,
+                "-c",
+                "from gapless.cli import main; main()",
+                "collect",
+                GROUP,
+                "--json",
+            ),
+            *(
+                "--spool",
+                str(self.folder / "spool"),
+                "--segment-bytes",
+                str(self.plan.segment_bytes),
+                "--name",
+                NAME,
+            ),
+            *(
+                "--discover",
+                f"dir://{self.folder / 'meeting'}",
+                "--transport",
+                "mesh",
+                "--host",
+                "127.0.0.1",
+            ),
+            *(
+                "--ports",
+                "0",
+                "--properties",
+                config,
+                "--join-timeout",
+                str(PATIENCE_S),
+                *self.collector_options(),
+            ),
+        ]
+        name = f"collector{self._collectors}"
+        self.collector = Collector(name, command, self.folder, environ_with(package_root()))
+        return self.collector
+
+    def start_producer(self, number: int) -> ProducerProcess:
+        """Start the next life of a producer."""
+        self.lives[number] += 1
+        plan = self.plan
+        task = Task(
+            number=number,
+            life=self.lives[number],
+            group=GROUP,
+            collector=NAME,
+            meeting=str(self.folder / "meeting"),
+            config=plan.config,
+            log=str(self.log(number)),
+            seed=plan.seed,
+            loss=plan.loss,
+            **{"rate": plan.rate, **self.producer_options()},
+        )
+        command = [sys.executable, "-m", "gapless_lab.chaos.producer", task.encode()]
+        name = f"producer{number}-{task.life}"
+        self.producers[number] = ProducerProcess(
+            name, command, self.folder, environ_with(package_root())
+        )
+        return self.producers[number]
+
+    def log(self, number: int) -> Path:
+        """Return the log of a producer."""
+        return self.folder / f"producer{number}.log"
+
+    def acked(self) -> int:
+        """Return how many messages are acknowledged, by all lives."""
+        return self._acked_before + sum(producer.acked for producer in self.producers.values())
+
+    # The story
+
+    def run(self) -> judge.Verdict:
+        """Let it all happen, and judge it."""
+        try:
+            self._timed("gather", self._gather)
+            self._timed("kill", self._kill)
+            self._timed("settle", self._settle)
+            self._timed("drain", self._drain)
+            return self._timed("judge", self._judge)
+        finally:
+            self._over.set()
+            self.close()
+
+    def _timed(self, name: str, what: Callable[[], T]) -> T:
+        self._tell(name)
+        began_s = time.monotonic()
+        try:
+            return what()
+        finally:
+            self.seconds[name] = round(time.monotonic() - began_s, 1)
+
+    def _gather(self) -> None:
+        self.start_collector()
+        for number in range(1, self.plan.producers + 1):
+            self.start_producer(number)
+        self.spark.driver.until(
+            lambda: self.spark.driver.ready, "it does not get ready", PATIENCE_S
+        )
+        wait_until(lambda: self.acked() > 0, "nothing is acknowledged", PATIENCE_S)
+        self.spark.driver.run(self._work)
+
+    def _kill(self) -> None:
+        """Let both hands kill; the first error of one ends both."""
+        with ThreadPoolExecutor(2) as hands:
+            each = [
+                hands.submit(self._hand, blows)
+                for blows in (self.plan.group_blows, self.plan.spark_blows)
+            ]
+            for hand in each:
+                hand.add_done_callback(lambda done: self._over.set() if done.exception() else None)
+            try:
+                errors = [error for hand in each if (error := hand.exception()) is not None]
+            except BaseException:
+                self._over.set()
+                raise
+        if errors:
+            raise next((error for error in errors if not isinstance(error, _OverError)), errors[0])
+
+    def _hand(self, blows: list[Blow]) -> None:
+        for blow in blows:
+            self._until(lambda blow=blow: self._spark_kills >= blow.after, "Spark is not struck")  # type: ignore[misc]
+            {
+                PRODUCER: self._kill_producer,
+                COLLECTOR: self._kill_collector,
+                DRIVER: self._kill_driver,
+                EXECUTOR: self._kill_executor,
+                WORKER: self._kill_worker,
+                SOURCE: self._kill_source,
+            }[blow.victim](blow)
+            self.kills[blow.victim] += 1
+            self._spark_kills += blow.victim not in GROUP_SIDE
+            self._tell(f"killed {blow.victim}")
+
+    def _when(self, blow: Blow, holds: Callable[[], Any]) -> None:
+        """Wait until the victim has done its work, and then a drawn part of a second."""
+        self._until(holds, f"{blow.victim} has not done {blow.work} of its work")
+        self._over.wait(blow.later_s)
+
+    def _until(self, holds: Callable[[], Any], what: str) -> None:
+        def now() -> bool:
+            if self._over.is_set():
+                raise _OverError("the other hand has failed")
+            self.spark.driver.check()
+            for process in (self.collector, *self.producers.values()):
+                if process is not None and process.exit_code and not process.killed:
+                    raise ChaosError(f"{process.name} has ended by itself; {process.last_words()}")
+            return bool(holds())
+
+        wait_until(now, what, PATIENCE_S)
+
+    def _kill_producer(self, blow: Blow) -> None:
+        number = 1 + int(blow.which * self.plan.producers)
+        victim = self.producers[number]
+        self._when(blow, lambda: victim.acked >= blow.work)
+        victim.kill()
+        self._acked_before += victim.acked
+        self.undelivered += victim.failed
+        self.start_producer(number)
+
+    def _kill_collector(self, blow: Blow) -> None:
+        assert self.collector is not None
+        before = self.acked()
+        self._when(blow, lambda: self.acked() >= before + blow.work)
+        self.collector.kill()
+        self.start_collector()
+
+    def _kill_driver(self, blow: Blow) -> None:
+        driver = self.spark.driver
+        self._when(blow, lambda: driver.batches >= blow.work)
+        tree = [driver.pid, *descendants(driver.pid)]
+        if not blow.whole:
+            kill([driver.jvm])
+        driver.kill(children=blow.whole)
+        wait_gone(tree)
+        self.failures += driver.failures
+        self.spark.start()
+        self.spark.driver.run(self._work)
+
+    def _when_batches(self, blow: Blow) -> None:
+        before = self.spark.driver.batches
+        self._when(blow, lambda: self.spark.driver.batches >= before + blow.work)
+
+    def _kill_executor(self, blow: Blow) -> None:
+        self._when_batches(blow)
+        victim = _choose(
+            wait_until(self.spark.cluster.executors, "no executor runs", PATIENCE_S), blow
+        )
+        kill([victim, *descendants(victim)] if blow.whole else [victim])
+
+    def _kill_worker(self, blow: Blow) -> None:
+        self._when_batches(blow)
+        kill(
+            [
+                _choose(
+                    wait_until(
+                        self.spark.cluster.python_workers, "no Python worker runs", PATIENCE_S
+                    ),
+                    blow,
+                )
+            ]
+        )
+
+    def _kill_source(self, blow: Blow) -> None:
+        driver = self.spark.driver
+        self._when_batches(blow)
+        before = len(driver.failures)
+        kill([_choose(wait_until(driver.sources, "no source runs", PATIENCE_S), blow)])
+        driver.until(
+            lambda: len(driver.failures) > before,
+            "the query goes on without its source",
+            PATIENCE_S,
+        )
+
+    # The end
+
+    def _settle(self) -> None:
+        """Let the producers stop, which they do when all is acknowledged."""
+        for producer in self.producers.values():
+            producer.until(lambda one=producer: one.heard, "it has not come in", PATIENCE_S)  # type: ignore[misc]
+            producer.tell("stop")
+        for producer in self.producers.values():
+            if code := producer.end(PATIENCE_S):
+                raise ChaosError(
+                    f"{producer.name} has ended with code {code}; {producer.last_words()}"
+                )
+            self.undelivered += producer.failed
+
+    def _drain(self) -> None:
+        """Let Spark read to the end."""
+        driver = self.spark.driver
+        driver.until(lambda: driver.ready, "it does not get ready", PATIENCE_S)
+        driver.tell(json.dumps({"do": "drain"}))
+        self._until(lambda: driver.drained or driver.is_over, "the query does not come to its end")
+        driver.until(lambda: driver.drained, "the query does not come to its end", PATIENCE_S)
+        self.failures += driver.failures
+        assert self.collector is not None
+        self.collector.signal(signal.SIGTERM)
+        if code := self.collector.end(PATIENCE_S):
+            self.findings.append(
+                f"the collector has ended with code {code}; {self.collector.last_words()}"
+            )
+        status = self.collector.status
+        self.findings += [
+            f"the collector counts {status[key]} {key}"
+            for key in ("lost", "unexplained")
+            if status[key]
+        ]
+
+    def _judge(self) -> judge.Verdict:
+        logs = {number: letters.read_log(self.log(number)) for number in self.producers}
+        verdict = judge.judge(logs, table.read(self.folder / "table"))
+        report = check(self.folder / "spool")
+        self.findings += [f"spool: {problem}" for problem in report.problems]
+        view = SpoolView(self.folder / "spool")
+        view.refresh()
+        committed = next((reader.digest for reader in view.readers() if reader.name == READER), {})
+        behind = {key: high for key, high in view.high().items() if committed.get(key, 0) != high}
+        if behind:
+            self.findings.append(
+                f"the reader is not at the end of the spool: {behind}, not {committed}"
+            )
+        strange = [failure for failure in self.failures if BUSY not in failure]
+        self.findings += [
+            f"the query has failed: {failure}" for failure in strange[self.kills[SOURCE] :]
+        ]
+        verdict.findings += self.findings
+        return verdict
+
+    def close(self) -> None:
+        """Be rid of all processes of this seed."""
+        for process in (*self.producers.values(), self.collector):
+            if process is not None:
+                process.kill()
+
+
+def _choose(pids: list[int], blow: Blow) -> int:
+    return pids[int(blow.which * len(pids))]

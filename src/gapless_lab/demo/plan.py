@@ -1,0 +1,198 @@
+"""What the demo is asked to do, where it keeps what it makes, and what each of its processes is told."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gapless.config import Config
+from gapless.errors import ConfigError
+from pyspark_gapless.tables.table import check_path
+
+PRODUCERS: Final = 3
+MESSAGES: Final = 10_000
+"""Of each producer, if nobody says otherwise."""
+RATE: Final = 1_500.0
+"""Of each producer, a second."""
+MOST_MESSAGES: Final = 1_000_000
+GROUP: Final = "demo"
+COLLECTOR: Final = "collector"
+MARKER: Final = "demo.json"
+"""The file by which a folder is known as that of a demo, which the next one may clear."""
+TOLD: Final = ("messages", "loss", "seed", "spark")
+"""What stands in it: a file of that name with anything else is somebody else's."""
+CONFIG: Final = Config.make(
+    found_after="500ms",
+    join_interval="50ms",
+    heartbeat_interval="300ms",
+    suspect_after="2s",
+    verify_timeout="1s",
+    loopback=False,
+)
+"""Knobs that let a group gather quickly, and notice a death while somebody watches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked for: so many messages of each producer, such a share of datagrams lost; Spark or not."""
+
+    output: Path
+    messages: int = MESSAGES
+    loss: float = 0.05
+    seed: int = 1
+    spark: bool = True
+    master: str | None = None
+
+    def __post_init__(self) -> None:
+        check_path(self.output)
+        if not 1 <= self.messages <= MOST_MESSAGES:
+            raise ConfigError(
+                f"--messages {self.messages}: expected 1 to {MOST_MESSAGES:,}, of each producer"
+            )
+        if self.master is not None and not self.spark:
+            raise ConfigError(
+                "--master says where Spark runs, and --no-spark that it does not; give one of them"
+            )
+        if not 0 <= self.loss <= 0.5:
+            raise ConfigError(
+                f"--loss {self.loss * 100:g}: expected per cent of the datagrams from 0 to 50, such as 5"
+            )
+
+    @property
+    def sent(self) -> int:
+        """How many messages there are in all."""
+        return PRODUCERS * self.messages
+
+    @property
+    def spool(self) -> Path:
+        """Where the collector keeps what it gets."""
+        return self.output / "spool"
+
+    @property
+    def traces(self) -> Path:
+        """Where every process writes down what it does."""
+        return self.output / "trace"
+
+    @property
+    def meeting(self) -> Path:
+        """The folder by which the members find each other."""
+        return self.output / "meeting"
+
+    @property
+    def report(self) -> Path:
+        """The page that tells everything."""
+        return self.output / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """What the page is made from."""
+        return self.output / "figures.json"
+
+    def ledger(self, producer: int) -> Path:
+        """Return the file in which a producer writes down what was acknowledged."""
+        return self.output / "producers" / f"{producer}.jsonl"
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Make an empty folder, and keep other demos out of it for as long as the block lasts.
+
+        What a former demo has left is removed, anything else is left alone.
+        """
+        marker = self.output / MARKER
+        if self.output.exists():
+            if not self.output.is_dir():
+                raise ConfigError(f"{self.output} is not a folder; name another one with --output")
+            if any(self.output.iterdir()):
+                if not _is_marker(marker):
+                    raise ConfigError(
+                        f"{self.output} is not empty and was not made by a demo; name another --output"
+                    )
+                with marker.open("rb") as former:
+                    self._lock(former)
+                    shutil.rmtree(self.output)
+        self.output.mkdir(parents=True, exist_ok=True)
+        with marker.open("w", encoding="utf-8") as mine:
+            self._lock(mine)
+            mine.write(json.dumps({name: getattr(self, name) for name in TOLD}) + "\n")
+            mine.flush()
+            yield
+
+    def _lock(self, marker: Any) -> None:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.output}: another demo runs there; let it end, or name another --output"
+            ) from None
+
+
+def _is_marker(path: Path) -> bool:
+    """Whether a file was written by a demo."""
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(told, dict) and set(told) == set(TOLD)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process is told. ``producer`` is 0 for the collector; ``life`` counts its starts.
+
+    A producer sends up to message ``until`` and stays.
+    """
+
+    output: str
+    producer: int
+    life: int
+    until: int
+    messages: int
+    loss: float
+    seed: int
+    spark: bool
+
+    @classmethod
+    def of(cls, plan: Plan, producer: int, life: int, until: int | None = None) -> Task:
+        """Return the task of a process."""
+        until = plan.messages if until is None else until
+        return cls(
+            str(plan.output.absolute()),
+            producer,
+            life,
+            until,
+            plan.messages,
+            plan.loss,
+            plan.seed,
+            plan.spark,
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """What the demo was asked."""
+        return Plan(
+            output=Path(self.output),
+            messages=self.messages,
+            loss=self.loss,
+            seed=self.seed,
+            spark=self.spark,
+        )
+
+    @property
+    def who(self) -> str:
+        """How it is called."""
+        return f"producer-{self.producer}" if self.producer else COLLECTOR
+
+    def encode(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Task:
+        """Return the task that a text tells."""
+        return cls(**json.loads(text))

@@ -1,0 +1,98 @@
+"""What came of the demo, and how it is counted where there is no Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from gapless.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from gapless.trace import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of the demo.
+
+    ``sent`` are different messages; ``delivered`` counts them at every member but their sender.
+    ``lost`` are messages that were acknowledged and are not in the table (without Spark: the
+    spool), ``duplicates`` those that are there, or were delivered, more than once, ``out_of_order``
+    deliveries that were not the next of their stream.
+    """
+
+    members: int
+    loss_percent: float
+    seed: int
+    kills: int
+    sent: int
+    delivered: int
+    lost: int
+    duplicates: int
+    out_of_order: int
+    frames_lost: int
+    naks: int
+    repairs: int
+    repaired: int
+    """Messages that were in these repairs."""
+    latency_p50_ms: float
+    latency_p99_ms: float
+    rows: int | None
+    """Rows in the bronze table; None without Spark."""
+    events: int
+    checks: int
+    violations: int
+    problems: list[str] = field(default_factory=list)
+    """What is not as it should be, in words."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each part took."""
+    tables: dict[str, str] = field(default_factory=dict)
+    trace: str = ""
+    report: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything is as it should be."""
+        return not (
+            self.lost or self.duplicates or self.out_of_order or self.violations or self.problems
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return {**asdict(self), "sound": self.is_sound}
+
+
+def count(rows: Iterable[Row]) -> dict[str, Any]:
+    """Count what the rows of a trace say; all clocks are taken for one."""
+    found: Counter[str] = Counter()
+    waits_ns: Counter[int] = Counter()
+    for row in rows:
+        found["events"] += 1
+        messages = row.seqno_last - row.seqno + 1
+        if row.event == "DELIVER" and row.member != row.origin:
+            found["delivered"] += messages
+            waits_ns[max(0, row.t_ns - row.sent_ns)] += messages
+        elif row.event == "REPAIR":
+            found["repairs"] += 1
+            found["repaired"] += messages
+        elif row.event in {"NAK_OUT", "NET_DROP"}:
+            found[row.event] += 1
+    return {
+        **{name: found[name] for name in ("events", "delivered", "repairs", "repaired")},
+        "naks": found["NAK_OUT"],
+        "frames_lost": found["NET_DROP"],
+        "latency_p50_ms": _quantile(waits_ns, 0.50),
+        "latency_p99_ms": _quantile(waits_ns, 0.99),
+    }
+
+
+def _quantile(waits_ns: Counter[int], share: float) -> float:
+    """Return in milliseconds what this share of all waits did not exceed."""
+    values = sorted(waits_ns)
+    for value, reached in zip(values, accumulate(waits_ns[value] for value in values), strict=True):
+        if reached >= share * waits_ns.total():
+            return round(value / NS_PER_MS, 3)
+    return 0.0

@@ -1,0 +1,271 @@
+"""What came of a run: what is in the tables, and whether that is exactly what was acknowledged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapless.spool import SpoolView
+from gapless_lab.sensor_pipeline.ledger import Life, read_lives
+from pyspark_gapless.tables.pipeline import WINDOW, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEGA = 1e6
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the bronze table has of one stream."""
+
+    rows: int
+    distinct: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What came of a run.
+
+    Everything about tables is of all runs with this output, except what is said to be of this run.
+    ``lost`` are messages that were acknowledged and are not in bronze, ``repeated`` rows that are
+    there more than once. Of the good rows of silver those of windows that are over are in gold, but
+    for those that came ``too_late``; the others are in windows that are ``still_open``.
+    """
+
+    output: str
+    sent: int
+    """Sent by this run."""
+    acknowledged: int
+    """Acknowledged over all runs; without producers of its own, what the spool has."""
+    streams: int
+    bronze: int
+    silver: int
+    gold: int
+    lost: int
+    repeated: int
+    rejected: Mapping[str, int]
+    too_late: int
+    still_open: int
+    new_rows: int
+    """Rows of bronze that this run has added."""
+    new_bytes: int
+    """Their payloads."""
+    seconds: float
+    """From the first of them that was sent to the last that was in the table, without the very first batch."""
+    latency_s: Mapping[str, float] = field(default_factory=dict)
+    """From the send to the row in bronze: p50, p99 and max, of this run."""
+    watermark: str = ""
+    problems: tuple[str, ...] = ()
+    """What is not as it should be; empty if all is well."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the tables have exactly what they should."""
+        return not self.problems
+
+    @property
+    def mb_per_s(self) -> float:
+        """Megabytes of payload a second, of this run."""
+        return self.new_bytes / MEGA / self.seconds if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return {**asdict(self), "mb_per_s": round(self.mb_per_s, 3), "exact": self.is_exact}
+
+
+def examine(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    sent: int,
+    since: int,
+    ledgers: Iterable[Path] = (),
+    high: Mapping[str, int] | None = None,
+) -> Report:
+    """Count what is in the tables and compare; ``since`` is the first batch of bronze that is of this run.
+
+    The ``ledgers`` of producers say what was acknowledged, or the spool does, up to ``high``.
+    """
+    held = holdings(spark, pipeline)
+    if high is not None:
+        acknowledged, problems = against_spool(held, high, pipeline.spool)
+    else:
+        acknowledged, problems = against_lives(
+            held, [life for path in ledgers for life in read_lives(path)]
+        )
+    bronze, repeated = (
+        sum(each.rows for each in held.values()),
+        sum(each.rows - each.distinct for each in held.values()),
+    )
+    lost = sum(problems.values())
+    told = [
+        f"{key}: {count:,} messages were acknowledged and are not in bronze"
+        for key, count in problems.items()
+    ]
+    told += [
+        f"{key}: {each.rows - each.distinct:,} rows are repeated"
+        for key, each in held.items()
+        if each.rows > each.distinct
+    ]
+    counts = {
+        row[0]: row[1]
+        for row in pipeline.silver.read(spark).frame.groupBy("problem").count().collect()
+    }
+    silver, good = sum(counts.values()), counts.pop(None, 0)
+    if silver != bronze:
+        told.append(f"silver has {silver:,} rows, and bronze {bronze:,}")
+    gold, in_gold = _gold(spark, pipeline)
+    watermark = watermark_of(pipeline.steps[2].checkpoint)
+    still_open = _open(spark, pipeline, watermark)
+    if in_gold + still_open > good:
+        told.append(
+            f"gold has {in_gold:,} readings, and silver {good - still_open:,} of windows that are over"
+        )
+    return Report(
+        output=str(pipeline.root),
+        sent=sent,
+        acknowledged=acknowledged,
+        streams=len(held),
+        bronze=bronze,
+        silver=silver,
+        gold=gold,
+        lost=lost,
+        repeated=repeated,
+        rejected=dict(sorted(counts.items())),
+        too_late=max(0, good - still_open - in_gold),
+        still_open=still_open,
+        watermark=watermark.isoformat().replace("+00:00", "Z") if watermark else "",
+        problems=tuple(told),
+        tables={table.kind.name: str(table.folder) for table in pipeline.tables},
+        **_speed(pipeline, since),
+    )
+
+
+def holdings(spark: SparkSession, pipeline: Pipeline) -> dict[str, Held]:
+    """Return what the bronze table has, by stream."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = pipeline.bronze.read(spark).frame.groupBy("origin")
+    counted = frame.agg(F.count("*"), F.count_distinct("seqno"), F.min("seqno"), F.max("seqno"))
+    return {row[0]: Held(*row[1:]) for row in counted.collect()}
+
+
+def against_lives(held: Mapping[str, Held], lives: Iterable[Life]) -> tuple[int, dict[str, int]]:
+    """Return how many readings were acknowledged, and for each life how many of these are not there.
+
+    Seqnos count from 1 and each is a reading: so a stream has no hole if it has as many as its last
+    one says.
+    """
+    acknowledged, lost = 0, {}
+    for life in lives:
+        acknowledged += life.acknowledged
+        found = held.get(life.origin, Held(0, 0, 0, 0))
+        missing = max(found.last, life.acknowledged) - found.distinct
+        if missing:
+            lost[life.origin] = missing
+    return acknowledged, lost
+
+
+def against_spool(
+    held: Mapping[str, Held], high: Mapping[str, int], path: Path
+) -> tuple[int, dict[str, int]]:
+    """Return how many messages the spool has had, and for each stream how many of them are not there.
+
+    ``high`` is where its streams ended before the last batch. A message in pieces has several
+    seqnos and one row, so of each stream only the end is compared; and what a limit has dropped is
+    told by the spool.
+    """
+    view = SpoolView(path)
+    view.refresh()
+    lost = dict(view.dropped())
+    for key, seqno in high.items():
+        last = held[key].last if key in held else view.low().get(key, 0)
+        holes = sum(
+            hole.last - max(hole.first, last + 1) + 1
+            for hole in view.lost()
+            if hole.stream == key and hole.last > last
+        )
+        if seqno - last - holes > 0:
+            lost[key] = lost.get(key, 0) + seqno - last - holes
+    return sum(each.rows for each in held.values()) + sum(lost.values()), lost
+
+
+def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    row = (
+        pipeline.gold.read(spark)
+        .frame.agg(F.count("*"), F.coalesce(F.sum("readings"), F.lit(0)))
+        .head()
+    )
+    assert row is not None
+    return row[0], row[1]
+
+
+def _open(spark: SparkSession, pipeline: Pipeline, watermark: datetime | None) -> int:
+    """Return how many good readings are in windows that are not over: the watermark has not passed their end."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = pipeline.silver.read(spark).frame.where("problem is null")
+    if watermark is not None:
+        frame = frame.where(F.window("at", WINDOW)["end"] > F.lit(watermark))
+    return frame.count()
+
+
+def watermark_of(checkpoint: Path) -> datetime | None:
+    """Return the watermark that a query has written down last; None if it has none yet."""
+    batches = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdecimal()]
+    if not batches:
+        return None
+    last = max(batches, key=lambda path: int(path.name))
+    told = json.loads(last.read_text(encoding="utf-8").splitlines()[1])
+    watermark_ms = int(told.get("batchWatermarkMs", 0))
+    return datetime.fromtimestamp(watermark_ms / 1000, UTC) if watermark_ms else None
+
+
+def _speed(pipeline: Pipeline, since: int) -> dict[str, Any]:
+    """Return how many rows this run has added, and how long they took to come."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    waits: list[Any] = []
+    firsts_s: list[float] = []
+    new_bytes, last_s = 0, 0.0
+    for batch, folder in pipeline.bronze.published().items():
+        if batch < since:
+            continue
+        last_s = max(last_s, there_s := folder.stat().st_mtime)
+        at = len(waits)
+        for path in folder.glob("*.parquet"):
+            rows = pq.read_table(path, columns=["sent", "payload"], partitioning=None)
+            sent_us = rows["sent"].cast(pa.timestamp("us", "UTC")).cast("int64").to_numpy()
+            waits.append(there_s - sent_us / MEGA)
+            new_bytes += pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
+        firsts_s.append(there_s - max(float(wait.max(initial=0)) for wait in waits[at:]))
+    if not waits:
+        return {"new_rows": 0, "new_bytes": 0, "seconds": 0.0}
+    all_waits = np.concatenate(waits)
+    # Of several batches the first one is there to get things going: the others say how fast it
+    # goes.
+    begin_s = min(firsts_s[1:] or firsts_s)
+    p50, p99, most = np.quantile(all_waits, [0.5, 0.99, 1.0])
+    return {
+        "new_rows": len(all_waits),
+        "new_bytes": new_bytes,
+        "seconds": round(max(0.0, last_s - begin_s), 3),
+        "latency_s": {
+            "p50": round(float(p50), 3),
+            "p99": round(float(p99), 3),
+            "max": round(float(most), 3),
+        },
+    }

@@ -1,0 +1,169 @@
+"""What a soak is to be, what each of its processes is told, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gapless.config import Config
+from gapless.discovery import Discovery
+from gapless.errors import ConfigError
+from gapless.faults import faults
+from gapless.faults.faulty_transport import Chaos
+from gapless.rng import split
+from gapless.transport import TcpMesh, UdpMesh
+from gapless.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gapless.trace import Violation
+    from gapless.transport.base import Transport
+
+TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
+"""The transports that can be soaked."""
+LATE_NS = 20 * NS_PER_MS
+"""By so much a datagram is late that is overtaken; a second copy may come so much later."""
+ALWAYS = 1 << 60
+"""So many datagrams may be late."""
+KNOBS = {
+    "capacity": 512,
+    "max_frame_bytes": 1200,
+    "found_after": "200ms",
+    "join_interval": "50ms",
+    "heartbeat_interval": "200ms",
+    "suspect_after": "1s",
+    "verify_timeout": "300ms",
+    "merge_interval": "300ms",
+}
+"""A window that fills, frames of which many are needed, and deaths that are noticed while somebody watches."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A group of so many processes, for so long, with these faults; each member sends ``rate`` messages a second."""
+
+    members: int = 4
+    seconds: float = 60.0
+    loss: float = 0.02
+    duplicate: float = 0.01
+    reorder: float = 0.01
+    kills: int = 1
+    stops: int = 1
+    seed: int = 1
+    transport: str = "udp"
+    rate: int = 100
+    knobs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(
+                f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
+            )
+        if not 2 <= self.members <= 64:
+            raise ConfigError(f"{self.members} members: expected 2 to 64")
+        for name in ("loss", "duplicate", "reorder"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)}: expected a share from 0 to below 1"
+                )
+        for name in ("kills", "stops"):
+            if not 0 <= getattr(self, name) < self.members:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)}: expected at least 0 and fewer than members"
+                )
+        if not self.seconds > 0 or not 1 <= self.rate <= 10_000:
+            raise ConfigError("expected more than 0 seconds, and 1 to 10,000 messages a second")
+        self.config()
+
+    def config(self) -> Config:
+        """Return the knobs of the members."""
+        return Config.make(**{**KNOBS, **self.knobs})
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process is told: the plan, all places and its own, the folder of traces, its how-manyth start it is."""
+
+    plan: Plan
+    places: list[str]
+    at: int
+    start: int
+    folder: str
+
+    @property
+    def node(self) -> int:
+        """The node id of the member."""
+        return self.at + 1
+
+    def open(self) -> Transport:
+        """Return the transport, with the faults in front of what comes in."""
+        plan = self.plan
+        discovery = Discovery.parse(f"seeds://{','.join(self.places)}", group="soak")
+        host, _, port = self.places[self.at].rpartition(":")
+        transport = TRANSPORTS[plan.transport](host, int(port), discovery=discovery)
+        rng = split(plan.seed, f"member {self.node} start {self.start}")
+        struck: list[faults.Fault] = [
+            faults.Loss(rng, [plan.loss]),
+            faults.Duplicate(rng, plan.duplicate, LATE_NS),
+            faults.Hold(rng, plan.reorder, LATE_NS, ALWAYS),
+        ]
+        return Chaos(transport, struck, name=f"{self.node}", call=str)
+
+    def encode(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Task:
+        """Return the task that a text tells."""
+        values = json.loads(text)
+        return cls(**{**values, "plan": Plan(**values["plan"])})
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a soak. ``memory`` is the resident memory of each process that was there for long, over time."""
+
+    rested: bool
+    violations: Sequence[Violation]
+    rows: int
+    lives: int
+    sent: int
+    delivered: int
+    views: int
+    expelled: int
+    naks: int
+    repairs: int
+    struck: dict[str, int]
+    kills: int
+    stops: int
+    memory: dict[str, list[float]]
+    """Megabytes."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether no process has, in the last third of its time, more than a tenth and 4 MB above the middle third.
+
+        Only those are looked at that were there for half of the time at least.
+        """
+        most = max(map(len, self.memory.values()), default=0)
+        return all(
+            max(seen[-third:]) <= max(seen[third : 2 * third]) * 1.1 + 4
+            for seen in self.memory.values()
+            if (third := len(seen) // 3) >= 1 and 2 * len(seen) >= most
+        )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything was as it should be."""
+        return self.rested and not self.violations and self.is_flat
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for a program."""
+        found = {
+            **asdict(self),
+            "violations": [violation._asdict() for violation in self.violations],
+        }
+        return {**found, "memory_flat": self.is_flat, "sound": self.is_sound}

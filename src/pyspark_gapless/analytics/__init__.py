@@ -1,0 +1,13 @@
+"""Figures of a run, worked out on Spark from its trace: latency, goodput, overhead, windows, waiting, repairs, clocks.
+
+Each figure is a function from rows to a small table (a :class:`~pyspark_gapless.tables.Dataset`);
+only tables of a bounded size are brought to the driver. docs/figures.md says what every figure
+means, and how exact it is.
+"""
+
+from __future__ import annotations
+
+from pyspark_gapless.analytics.clock_offsets import clocks
+from pyspark_gapless.analytics.trace_summary import figures
+
+__all__ = ["clocks", "figures"]

@@ -1,0 +1,154 @@
+"""For how long sends waited for room, and whose ack they waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.analytics.timed_rows import LIFE
+from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SIGNS = ("ACK_IN", "STABLE_IN", "VOTE_IN")
+"""What makes room: an ack, or being told that something is stable."""
+_BY_OTHERS = ("ack", "stable")
+
+
+class Waits(Dataset):
+    """A stretch of time in which at least one send of a life waited for room, and the cause of its end.
+
+    ``cause`` is the life that was waited for: whose ack, or word of what is stable, let the next
+    send go on; 0 if it was something else, which ``reason`` names. A stretch that nothing ended has
+    no reason.
+    """
+
+    name = "waits"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "from_ns": "bigint",
+        "until_ns": "bigint",
+        "cause": "bigint",
+        "reason": "string",
+        "released": "boolean",
+    }
+
+
+class Blocked(Dataset):
+    """For how long at least one send of a life waited, by whom it waited for; ``times`` it then went on."""
+
+    name = "blocked"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "cause": "bigint",
+        "reason": "string",
+        "blocked_ns": "bigint",
+        "times": "bigint",
+    }
+
+
+class Longest(Dataset):
+    """The longest that one send of a life waited."""
+
+    name = "longest"
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "longest_ns": "bigint"}
+
+
+def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> Waits:
+    """Return the stretches of waiting, without overlap: as long as any send waits, its life does.
+
+    ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` when each life ended: then a wait is over
+    that nothing ended.
+    """
+    columns = (*LIFE, "step", "idx", "event", "at_ns", "reason", "peer")
+    turns = rare.where(is_one_of("BLOCK", "UNBLOCK"))
+    freeing = F.broadcast(turns.where(is_one_of("UNBLOCK")).select(*LIFE, "step"))
+    signs = (
+        rows.where(is_one_of(*SIGNS)).select(*columns).join(freeing, [*LIFE, "step"], "left_semi")
+    )
+    together = turns.select(*columns).unionByName(signs).repartition(*LIFE)
+    in_time = Window.partitionBy(*LIFE).orderBy("step")
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    back = (
+        Window.partitionBy(*LIFE).orderBy(F.desc("step")).rowsBetween(Window.unboundedPreceding, -1)
+    )
+    stretches = (
+        _steps(together)
+        .withColumn("waiting", F.sum("more").over(so_far))
+        .withColumn("until_ns", F.lead("from_ns").over(in_time))
+        .withColumn(
+            "released", F.coalesce(F.lead("caused").over(in_time).isNotNull(), F.lit(False))
+        )
+        .withColumn("ending", F.last("caused", ignorenulls=True).over(back))
+        .where("waiting > 0")
+        .join(ends, list(LIFE))
+    )
+    return Waits(
+        stretches.select(
+            *LIFE,
+            "from_ns",
+            F.coalesce("until_ns", F.greatest("ended_ns", "from_ns")).alias("until_ns"),
+            F.coalesce("ending.cause", F.lit(0)).cast("bigint").alias("cause"),
+            F.coalesce("ending.reason", F.lit("")).alias("reason"),
+            "released",
+        )
+    )
+
+
+def _steps(turns: DataFrame) -> DataFrame:
+    """Return the steps in which sends began or ended to wait: how many more wait then, and what let some go on."""
+    freed = is_one_of("UNBLOCK")
+    steps = turns.groupBy(*LIFE, "step").agg(
+        F.min("at_ns").alias("from_ns"),
+        F.sum(F.when(is_one_of("BLOCK"), 1).when(freed, -1).otherwise(0)).alias("more"),
+        F.max(F.when(freed, F.struct("idx", "reason"))).alias("freed"),
+        F.max(F.when(is_one_of(*SIGNS), F.struct("idx", "peer"))).alias("sign"),
+    )
+    reason = F.col("freed.reason")
+    # An ack that nobody sent is the own one: the life's own application had not taken its messages.
+    own = F.when(reason == "ack", F.col("member"))
+    whose = F.when(reason.isin(*_BY_OTHERS), F.coalesce(F.col("sign.peer"), own))
+    caused = F.struct(F.coalesce(whose, F.lit(0)).alias("cause"), reason.alias("reason"))
+    return steps.select(
+        *LIFE, "step", "from_ns", "more", F.when(F.col("freed").isNotNull(), caused).alias("caused")
+    )
+
+
+def blocked(stretches: DataFrame) -> Blocked:
+    """Return for how long each life waited for whom."""
+    lasted = F.sum(F.col("until_ns") - F.col("from_ns")).alias("blocked_ns")
+    times = F.count(F.when(F.col("released"), 1)).alias("times")
+    return Blocked(stretches.groupBy(*LIFE, "cause", "reason").agg(lasted, times))
+
+
+def longest(rare: DataFrame, ends: DataFrame) -> Longest:
+    """Return the longest wait of each life: tickets tell which row ends which wait."""
+    sends = (
+        rare.where(is_one_of("BLOCK", "UNBLOCK"))
+        .groupBy(*LIFE, "seqno")
+        .agg(
+            F.min(F.when(is_one_of("BLOCK"), F.col("at_ns"))).alias("from_ns"),
+            F.max(F.when(is_one_of("UNBLOCK"), F.col("at_ns"))).alias("until_ns"),
+        )
+    )
+    lasted = F.coalesce("until_ns", "ended_ns") - F.col("from_ns")
+    return Longest(
+        sends.join(ends, list(LIFE)).groupBy(*LIFE).agg(F.max(lasted).alias("longest_ns"))
+    )
+
+
+def blocked_over_time(stretches: DataFrame, begin_ns: int, step_ns: int) -> DataFrame:
+    """Return ``blocked_ns`` by life and part of the run: each stretch is cut where a part ends."""
+    first = F.floor((F.col("from_ns") - begin_ns) / step_ns)
+    last = F.floor((F.col("until_ns") - begin_ns) / step_ns)
+    cut = stretches.where("until_ns > from_ns").withColumn(
+        "step", F.explode(F.sequence(first, last))
+    )
+    opens = F.col("step") * step_ns + begin_ns
+    inside = F.least("until_ns", opens + step_ns) - F.greatest("from_ns", opens)
+    return cut.groupBy(*LIFE, "step").agg(F.sum(inside).alias("blocked_ns"))

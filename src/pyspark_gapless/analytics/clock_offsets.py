@@ -1,0 +1,196 @@
+"""Clock offsets between the lives of a trace: what each life's clock shows more than that of one reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_gapless.analytics.clock_solver import Bounds, Solution, solve
+from pyspark_gapless.analytics.incarnation_info import Known
+from pyspark_gapless.analytics.timed_rows import small
+from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+    from pyspark_gapless.trace import Trace
+
+SLOTS = 48
+"""Into so many slots of time the longest life is cut, to see whether clocks drift."""
+THIRDS = 3
+"""The first and the last of so many parts of the run are compared."""
+
+Pair = tuple[int, int]
+"""Who sent something, and who got it."""
+
+
+class Delays(Dataset):
+    """The least apparent delay from one life to another, by slot of the target's time.
+
+    It is what the target's clock showed less what the source's clock had shown.
+    """
+
+    name = "delays"
+    columns: ClassVar = {
+        "source": "bigint",
+        "target": "bigint",
+        "slot": "bigint",
+        "least_ns": "bigint",
+    }
+
+
+class Clock(NamedTuple):
+    """The clock of one life: so much ahead of the reference, give or take the uncertainty (None: nobody can say).
+
+    ``drift_ns`` is how much that changed between the first and the last third of the run; 0 if it
+    is not more than can be told.
+    """
+
+    life: int
+    offset_ns: int
+    uncertainty_ns: int | None
+    drift_ns: int = 0
+
+
+def clocks(trace: Trace) -> list[dict[str, Any]]:
+    """Return a clock for each life with rows: its number as ``life``, its ``name``, and the columns of :class:`Clock`.
+
+    In simulated traces all are 0: there is one clock.
+    """
+    known = Known(trace)
+    return [{**clock._asdict(), "name": known.name(0, clock.life)} for clock in of(known)]
+
+
+def of(known: Known) -> list[Clock]:
+    """Return the clocks of the lives that have rows."""
+    if known.simulated:
+        return [Clock(life, 0, 0) for life in sorted({row.life for row in known.own})]
+    return estimate(known.trace.rows, {row.life: row.member for row in known.own}, known.spans)
+
+
+def estimate(rows: DataFrame, members: Mapping[int, str], spans: Sequence[Row]) -> list[Clock]:
+    """Return the clocks of the lives that ``members`` names, from the rows of a real run."""
+    if not members:
+        return []
+    slot_ns = max((row.ended_ns - row.began_ns for row in spans), default=0) // SLOTS + 1
+    found = [
+        row
+        for row in delivery_delays(rows, slot_ns).frame.collect()
+        if {row.source, row.target} <= members.keys()
+    ]
+    least_ns: dict[Pair, int] = {}
+    for row in found:
+        pair = row.source, row.target
+        least_ns[pair] = min(row.least_ns, least_ns.get(pair, row.least_ns))
+    silent = [(b, a) for a, b in least_ns if (b, a) not in least_ns]
+    if silent:
+        least_ns |= {
+            (row.source, row.target): row.least_ns
+            for row in ack_delays(rows, silent).frame.collect()
+        }
+    whole = _solve(least_ns, members)
+    return [
+        _judged(life, bounds, whole, *parts)
+        for life, bounds, *parts in _thirds(found, members, whole, slot_ns)
+    ]
+
+
+def delivery_delays(rows: DataFrame, slot_ns: int) -> Delays:
+    """Return the least time between the sending of a message and its delivery, for each pair of lives and slot."""
+    delivered = rows.where(
+        is_one_of("DELIVER") & (F.col("member") != F.col("origin")) & (F.col("sent_ns") > 0)
+    )
+    pair = F.col("origin").alias("source"), F.col("member").alias("target")
+    slot = F.floor(F.col("t_ns") / slot_ns).alias("slot")
+    return Delays(
+        delivered.groupBy(*pair, slot).agg(
+            F.min(F.col("t_ns") - F.col("sent_ns")).alias("least_ns")
+        )
+    )
+
+
+def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> Delays:
+    """Return the least time that an ack took, for ``pairs`` (who acknowledges, whose stream): some never send.
+
+    The same ack may be sent again. What comes in first was sent no earlier than the first of them,
+    so the difference between the first of both is never less than what the one that came took.
+    """
+    wanted = small(
+        rows.sparkSession,
+        {"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]},
+    )
+    is_out = is_one_of("ACK_OUT")
+    source = F.when(is_out, F.col("member")).otherwise(F.col("peer")).alias("source")
+    acks = rows.where(is_one_of("ACK_OUT", "ACK_IN")).select(
+        source,
+        F.col("origin").alias("target"),
+        "epoch",
+        "to",
+        "seqno_last",
+        "t_ns",
+        is_out.alias("is_out"),
+    )
+    each = acks.join(wanted, ["source", "target"], "left_semi").groupBy(
+        "source", "target", "epoch", "to", "seqno_last"
+    )
+    both = each.agg(
+        F.min(F.when(F.col("is_out"), F.col("t_ns"))).alias("out_ns"),
+        F.min(F.when(~F.col("is_out"), F.col("t_ns"))).alias("in_ns"),
+    ).where("in_ns is not null and out_ns is not null")
+    found = both.groupBy("source", "target").agg(
+        F.min(F.col("in_ns") - F.col("out_ns")).alias("least_ns")
+    )
+    return Delays(found.withColumn("slot", F.lit(0).cast("bigint")))
+
+
+def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> Solution:
+    """Return the offsets; lives on one host share a clock, unless what was measured says that they do not."""
+    shared = _shared(members)
+    if shared and all(least_ns.get(pair, 0) >= 0 for pair in shared):
+        together = solve({**least_ns, **dict.fromkeys(shared, 0)}, members)
+        if not together.slack_ns:
+            return together
+    return solve(least_ns, members)
+
+
+def _shared(members: Mapping[int, str]) -> list[Pair]:
+    hosts: dict[str, list[int]] = {}
+    for life, member in members.items():
+        if member:
+            match = re.fullmatch(r"(.+):\d+", member)
+            hosts.setdefault(match[1] if match else member, []).append(life)
+    return [(a, b) for lives in hosts.values() for a in lives for b in lives if a != b]
+
+
+def _thirds(
+    found: Sequence[Row], members: Mapping[int, str], whole: Solution, slot_ns: int
+) -> list[tuple[int, Bounds, Bounds, Bounds]]:
+    """Return for each life what the whole, the first and the last third of the run say."""
+    moments = [(row.slot * slot_ns - whole.bounds[row.target].offset_ns, row) for row in found]
+    begin_ns = min((at_ns for at_ns, _ in moments), default=0)
+    length_ns = max((at_ns for at_ns, _ in moments), default=0) + slot_ns - begin_ns
+    early: dict[Pair, int] = {}
+    late: dict[Pair, int] = {}
+    for at_ns, row in moments:
+        third = (at_ns - begin_ns) * THIRDS // length_ns
+        if third in {0, THIRDS - 1}:
+            least_ns, pair = early if third == 0 else late, (row.source, row.target)
+            least_ns[pair] = min(row.least_ns, least_ns.get(pair, row.least_ns))
+    first, last = (solve(part, members, whole.reference).bounds for part in (early, late))
+    return [(life, whole.bounds[life], first[life], last[life]) for life in sorted(members)]
+
+
+def _judged(life: int, bounds: Bounds, whole: Solution, early: Bounds, late: Bounds) -> Clock:
+    """Return a clock with its drift, if that is larger than what can be told; it is then uncertain by that too."""
+    steady = Clock(life, bounds.offset_ns, bounds.uncertainty_ns)
+    if life == whole.reference or early.uncertainty_ns is None or late.uncertainty_ns is None:
+        return steady
+    drift_ns = late.offset_ns - early.offset_ns
+    if abs(drift_ns) <= early.uncertainty_ns + late.uncertainty_ns:
+        return steady
+    anywhere = Bounds(min(early.lower_ns, late.lower_ns), max(early.upper_ns, late.upper_ns))
+    return Clock(life, anywhere.offset_ns, anywhere.uncertainty_ns, drift_ns)

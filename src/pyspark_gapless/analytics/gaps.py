@@ -1,0 +1,138 @@
+"""From a gap to its repair: what happened when, at which life, for the ranges that were asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.analytics.timed_rows import AT, STREAM
+from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BLOCK_SEQNOS = 65536
+"""Seqnos are compared in blocks of so many, so that a row meets only the gaps near it; no row covers more."""
+UNKNOWN_REACH = 65536
+"""How far beyond a gap is looked for its first sign where nobody has said how far a window reaches."""
+
+
+class Gaps(Dataset):
+    """A range of a stream that a life asked for, once or more; ranges that overlap are one."""
+
+    name = "gaps"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "origin": "bigint",
+        "epoch": "bigint",
+        "to": "bigint",
+        "first": "bigint",
+        "last": "bigint",
+        "nak_ns": "bigint",
+        "naks": "bigint",
+    }
+
+
+class Repairs(Dataset):
+    """What became of a gap, which has a number: the times are null where nothing was seen."""
+
+    name = "repairs"
+    columns: ClassVar = {
+        "gap": "bigint",
+        "beyond_ns": "bigint",
+        "announced_ns": "bigint",
+        "nak_in_ns": "bigint",
+        "repair_ns": "bigint",
+        "stored_ns": "bigint",
+        "delivered_ns": "bigint",
+    }
+
+
+def gaps(rare: DataFrame) -> Gaps:
+    """Return what was asked for: ranges of NAK_OUT rows, those that overlap put together."""
+    asked = rare.where(is_one_of("NAK_OUT") & (F.col("seqno") > 0))
+    order = Window.partitionBy(*AT).orderBy("seqno", "seqno_last", "idx")
+    before = F.max("seqno_last").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    opens = F.when(before.isNull() | (before < F.col("seqno")), 1).otherwise(0)
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    numbered = asked.withColumn("opens", opens).withColumn("number", F.sum("opens").over(so_far))
+    found = numbered.groupBy(*AT, "number").agg(
+        F.min("seqno").alias("first"),
+        F.max("seqno_last").alias("last"),
+        F.min("at_ns").alias("nak_ns"),
+        F.count(F.lit(1)).alias("naks"),
+    )
+    return Gaps(found.drop("number"))
+
+
+def some(found: DataFrame, most: int) -> Gaps:
+    """Return at most so many gaps: half are those that were asked for most often, half are spread over the run."""
+    key = (*AT, "first")
+    hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", *key))
+    in_time = F.row_number().over(Window.orderBy("nak_ns", *key)) - 1
+    share = F.lit(most // 2) / F.count(F.lit(1)).over(Window.partitionBy())
+    ranked = (
+        found.withColumn("share", share)
+        .withColumn("hardest", hardest)
+        .withColumn("in_time", in_time)
+    )
+    spread = F.floor(F.col("in_time") * F.col("share")) != F.floor(
+        (F.col("in_time") - 1) * F.col("share")
+    )
+    return Gaps(
+        ranked.where((F.col("hardest") <= most - most // 2) | spread).drop(
+            "share", "hardest", "in_time"
+        )
+    )
+
+
+def repairs(rows: DataFrame, wanted: DataFrame) -> Repairs:
+    """Return what became of the gaps ``wanted``, in one look at all rows.
+
+    They are few, so they go to where the rows are: a row meets those of its own stream and block of
+    seqnos. Besides the columns of :class:`Gaps` they have a number, ``gap``, and the ``reach`` of
+    the window: nothing is stored or announced farther beyond a gap than that.
+    """
+    looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
+    whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))
+    known = F.when(is_one_of("TAIL_IN"), F.col("high")).otherwise(F.col("seqno"))
+    met = looked.select(
+        *STREAM,
+        "event",
+        "at_ns",
+        whose.alias("whose"),
+        known.alias("seqno"),
+        F.when(is_one_of("TAIL_IN"), F.col("high"))
+        .otherwise(F.col("seqno_last"))
+        .alias("seqno_last"),
+        F.floor(known / BLOCK_SEQNOS).alias("block"),
+    ).join(F.broadcast(_near(wanted)), [*STREAM, "block"])
+    for_it = (F.col("whose") == F.col("member")) | (is_one_of("REPAIR") & (F.col("whose") == 0))
+    met = met.where(for_it & (F.col("seqno_last") >= F.col("first")))
+    some_of_it = F.col("seqno") <= F.col("last")
+    asked = F.col("at_ns") >= F.col("nak_ns")
+    end_of_it = some_of_it & (F.col("seqno_last") >= F.col("last"))
+    return Repairs(
+        met.groupBy("gap").agg(
+            F.min(_when(F.col("seqno") > F.col("first"), "STORE")).alias("beyond_ns"),
+            F.min(_when(~asked, "TAIL_IN")).alias("announced_ns"),
+            F.min(_when(some_of_it, "NAK_IN")).alias("nak_in_ns"),
+            F.min(_when(some_of_it, "REPAIR")).alias("repair_ns"),
+            F.max(_when(some_of_it & asked, "STORE")).alias("stored_ns"),
+            F.min(_when(end_of_it, "DELIVER")).alias("delivered_ns"),
+        )
+    )
+
+
+def _near(wanted: DataFrame) -> DataFrame:
+    """Return each gap once for each block of seqnos in which a row may begin that has to do with it."""
+    first, last = F.col("first"), F.col("last") + F.col("reach")
+    blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))
+    return wanted.withColumn("block", F.explode(blocks))
+
+
+def _when(condition: Column, event: str) -> Column:
+    return F.when(is_one_of(event) & condition, F.col("at_ns"))

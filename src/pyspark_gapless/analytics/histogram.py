@@ -1,0 +1,112 @@
+"""Histograms with buckets that grow with the value, and percentiles from them.
+
+A bucket reaches from a little above ``2 ** ((n - 1) / 64)`` to ``2 ** (n / 64)``; what is reported
+is its upper end, so a percentile is too high by less than 1.1 %, and never too low. Everything up
+to 0 is one bucket.
+
+Spark counts; what comes back is a table of a few buckets for each key, whose ends are found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame
+
+PER_OCTAVE = 64
+"""So many buckets between a value and its double."""
+ERROR = 2 ** (1 / PER_OCTAVE) - 1
+"""By this share a percentile may be too high."""
+NOTHING = -1
+"""The bucket of what is not above 0."""
+_ROUNDING = 1e-9
+
+
+def bucket(value: Column) -> Column:
+    """Return the bucket of a value."""
+    number = F.ceil(F.log2(value) * PER_OCTAVE - _ROUNDING).cast("int")
+    return F.when(value > 0, number).otherwise(F.lit(NOTHING))
+
+
+class Bars:
+    """The histogram of one key: buckets in their order, how much is in each, and the largest value of all."""
+
+    def __init__(self, numbers: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> None:
+        order = np.argsort(numbers, kind="stable")
+        self.numbers, self.counts, self.most = numbers[order], counts[order], most
+
+    @property
+    def count(self) -> int:
+        """How much there is in all buckets."""
+        return int(self.counts.sum())
+
+    def percentile(self, share: float) -> int:
+        """Return a value that this share does not exceed: the upper end of a bucket, or the largest value."""
+        below = np.cumsum(self.counts)
+        found = int(np.searchsorted(below, np.ceil(below[-1] * share)))
+        return min(_upper(int(self.numbers[found]), PER_OCTAVE), self.most)
+
+    def drawn(self, per_octave: int) -> list[list[int]]:
+        """Return the upper end and the count of each bar of a histogram with fewer buckets, a divisor of 64."""
+        rough = np.where(self.numbers < 0, NOTHING, -(-self.numbers * per_octave // PER_OCTAVE))
+        found, where = np.unique(rough, return_inverse=True)
+        sums = np.zeros(len(found), dtype=np.int64)
+        np.add.at(sums, where, self.counts)
+        return [
+            [_upper(int(number), per_octave), int(total)]
+            for number, total in zip(found, sums, strict=True)
+        ]
+
+
+def _upper(number: int, per_octave: int) -> int:
+    """Return the largest whole number of a bucket."""
+    return int(2.0 ** (number / per_octave) + _ROUNDING) if number >= 0 else 0
+
+
+def histograms(
+    frame: DataFrame, keys: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Bars]]:
+    """Bring a histogram to the driver: each key with its other columns (sums; ``first_*`` least, ``last_*`` most).
+
+    The columns are ``keys``, ``bucket``, ``count``, ``most`` and any others.
+    """
+    found = frame.toArrow().to_pydict()
+    if not found["bucket"]:
+        return
+    others = [name for name in found if name not in {*keys, "bucket", "count", "most"}]
+    rows: dict[tuple[Any, ...], list[int]] = {}
+    for number, key in enumerate(zip(*(found[name] for name in keys), strict=True)):
+        rows.setdefault(key, []).append(number)
+    numbers, counts = (
+        np.array(found["bucket"], dtype=np.int64),
+        np.array(found["count"], dtype=np.int64),
+    )
+    for key, at in rows.items():
+        said = {name: _joined(name, [found[name][number] for number in at]) for name in others}
+        yield key, said, Bars(numbers[at], counts[at], max(found["most"][number] for number in at))
+
+
+def _joined(name: str, values: list[Any]) -> Any:
+    return (
+        min(values)
+        if name.startswith("first_")
+        else max(values)
+        if name.startswith("last_")
+        else sum(values)
+    )
+
+
+def together(bars: Sequence[Bars]) -> Bars | None:
+    """Return several histograms as one; None if there is none."""
+    if not bars:
+        return None
+    numbers = np.concatenate([one.numbers for one in bars])
+    return Bars(
+        numbers, np.concatenate([one.counts for one in bars]), max(one.most for one in bars)
+    )

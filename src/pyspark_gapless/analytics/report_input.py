@@ -1,0 +1,64 @@
+"""What a report of a trace is drawn from: its verdict and its figures, both worked out on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark_gapless.analytics import figures
+from pyspark_gapless.session import running, session
+from pyspark_gapless.trace import Trace
+from pyspark_gapless.verify import CHECKS, NOT_SHOWN, verify
+
+Tell = Callable[[str, float], None]
+"""Told what is done now, and which share of all is done."""
+
+_CHECKS_SHARE = 0.5
+
+
+def trace_figures(
+    path: str | Path, *, master: str | None = None, title: str = "", tell: Tell | None = None
+) -> dict[str, Any]:
+    """Return the figures of the trace in a folder, with the verdict on it, ready to be written as JSON.
+
+    A session that runs already is used and left running; one that is made here is stopped.
+    """
+    told = tell or _silent
+    told("Spark starts", 0.0)
+    before = running()
+    spark = session("gapless report", master=master)
+    try:
+        told("reads the trace", 0.02)
+        trace = Trace.read(spark, path)
+        verdict = _verdict(trace, told)
+
+        def progress(part: str, done: int, parts: int) -> None:
+            told(
+                f"figures: {part.replace('_', ' ')}",
+                _CHECKS_SHARE + (1 - _CHECKS_SHARE) * done / parts,
+            )
+
+        return {**figures(trace, title=title, progress=progress), **verdict}
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def _verdict(trace: Trace, told: Tell) -> dict[str, Any]:
+    """Return what the checks say, and what no check of a trace can say."""
+    steps = len(CHECKS) + 2
+    done = 0
+
+    def progress(check: str, _rows: int) -> None:
+        nonlocal done
+        done += 1
+        told(f"checks: {check}", _CHECKS_SHARE * min(1.0, done / steps))
+
+    found = verify(trace, progress=progress).as_dict()
+    found["verdict"]["not_shown"] = [{"id": check, "why": why} for check, why in NOT_SHOWN.items()]
+    return found
+
+
+def _silent(*_: object) -> None:
+    return

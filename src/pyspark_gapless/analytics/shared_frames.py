@@ -1,0 +1,213 @@
+"""What the parts of the figures share: rows with their time, those of rare events, counts that several parts look at.
+
+A job on Spark has a price of its own, however little it does. So what more than one part needs is
+worked out once, and what nothing in the trace asks for is not worked out at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.storagelevel import StorageLevel
+
+from gapless.trace.schema import NAMES
+from pyspark_gapless.analytics import blocked_sends, incarnations, latency, traffic
+from pyspark_gapless.analytics.histogram import Bars, histograms
+from pyspark_gapless.analytics.timed_rows import LIFE, small, timed, took, weighed
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+    from pyspark_gapless.analytics.clock_offsets import Clock
+    from pyspark_gapless.analytics.incarnation_info import Known, Life
+
+MOST_LIVES = 200
+"""So many lives are told, those with the most rows."""
+MOST_IN_TIME = 32
+"""So many of them over time."""
+MOST_STEPS = 200
+"""Into so many steps a run is cut; with many lives fewer, so that there are at most ``MOST_POINTS`` points."""
+MOST_POINTS = 3200
+"""So many points over time, of all lives together."""
+
+RARE = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
+"""The events of which there are few and that are looked at more than once: they are read once and kept."""
+
+
+class Span(NamedTuple):
+    """When a life was there, on the clock of the reference, and how many rows it has."""
+
+    seed: int
+    member: int
+    began_ns: int
+    ended_ns: int
+    events: int
+
+
+class Work:
+    """One trace, with the clocks of its lives, while its figures are worked out."""
+
+    def __init__(self, known: Known, clocks: Sequence[Clock]) -> None:
+        self.known = known
+        self.clocks = {clock.life: clock for clock in clocks}
+        self._offsets_ns = {clock.life: clock.offset_ns for clock in clocks}
+        self.rows = weighed(timed(known.trace.rows, self._offsets_ns), known.every)
+        self._kept: list[DataFrame] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+    # Who, and when
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Every life that has rows, those with the most rows first."""
+        found = []
+        for row in self.known.spans:
+            ahead_ns = self._offsets_ns.get(row.member, 0)
+            found.append(
+                Span(
+                    row.seed,
+                    row.member,
+                    row.began_ns - ahead_ns,
+                    row.ended_ns - ahead_ns,
+                    row.events,
+                )
+            )
+        return sorted(found, key=lambda life: (-life.events, life.seed, life.member))
+
+    @property
+    def chosen(self) -> list[Span]:
+        """The lives that are told, in the order in which they began."""
+        return sorted(
+            self.spans[:MOST_LIVES], key=lambda life: (life.seed, life.began_ns, life.member)
+        )
+
+    @cached_property
+    def begin_ns(self) -> int:
+        """When the first row of all was written."""
+        return min((life.began_ns for life in self.spans), default=0)
+
+    @cached_property
+    def span_ns(self) -> int:
+        """How long it is from the first row to the last, both included."""
+        return max((life.ended_ns for life in self.spans), default=0) - self.begin_ns + 1
+
+    @cached_property
+    def step_ns(self) -> int:
+        """How long one of the steps is into which the run is cut."""
+        steps = min(MOST_STEPS, MOST_POINTS // max(1, min(MOST_IN_TIME, len(self.spans))))
+        return -(-self.span_ns // steps)
+
+    def step(self, step_ns: int | None = None) -> Column:
+        """In which step a row was written."""
+        return F.floor((F.col("at_ns") - self.begin_ns) / (step_ns or self.step_ns))
+
+    def told(self, frame: DataFrame, most: int = MOST_LIVES) -> DataFrame:
+        """Return the rows about the ``most`` lives with the most rows."""
+        if len(self.spans) <= most:
+            return frame
+        busiest = self.spans[:most]
+        table = {
+            "seed": [life.seed for life in busiest],
+            "member": [life.member for life in busiest],
+        }
+        return frame.join(small(frame.sparkSession, table), list(LIFE), "left_semi")
+
+    # What happened
+
+    @cached_property
+    def rare(self) -> DataFrame:
+        """The rows of rare events."""
+        kept = (
+            *LIFE,
+            "idx",
+            "step",
+            "at_ns",
+            "event",
+            "view",
+            "origin",
+            "epoch",
+            "to",
+            "seqno",
+            "seqno_last",
+        )
+        return self._keep(self.rows.where(is_one_of(*RARE)).select(*kept, "peer", "high", "reason"))
+
+    @cached_property
+    def counts(self) -> DataFrame:
+        """How many rows of what there are, by life and step."""
+        return self._keep(
+            traffic.counts(self.rows, self.step(), simulated=self.known.simulated).frame
+        )
+
+    @cached_property
+    def events(self) -> list[Row]:
+        """The same for the whole run; a row for each life and event."""
+        return traffic.events(self.counts).frame.collect()
+
+    @cached_property
+    def happened(self) -> dict[Life, set[str]]:
+        """The events that each life has."""
+        found: dict[Life, set[str]] = {}
+        for row in self.events:
+            found.setdefault((row.seed, row.member), set()).add(NAMES.get(row.event, ""))
+        return found
+
+    def has(self, event: str) -> bool:
+        """Return whether there is any row of an event."""
+        return any(event in events for events in self.happened.values())
+
+    @cached_property
+    def deliveries(self) -> DataFrame:
+        """The deliveries that have a latency, with it."""
+        return took(latency.of_others(self.rows, simulated=self.known.simulated), self._offsets_ns)
+
+    @cached_property
+    def latencies(self) -> list[tuple[tuple[int, ...], dict[str, Any], Bars]]:
+        """How many messages took how long, for each seed, member, origin and to."""
+        found = latency.latencies(self.deliveries).frame
+        return list(histograms(found, ("seed", "member", "origin", "to")))
+
+    @cached_property
+    def ends(self) -> DataFrame:
+        """When each life ended."""
+        spark = self.rows.sparkSession
+        table = {
+            name: [getattr(life, name) for life in self.spans]
+            for name in ("seed", "member", "ended_ns")
+        }
+        return small(spark, table)
+
+    @cached_property
+    def waits(self) -> DataFrame:
+        """The stretches in which sends waited."""
+        return self._keep(blocked_sends.waits(self.rows, self.rare, self.ends).frame)
+
+    @cached_property
+    def reaches(self) -> dict[Life, int]:
+        """How far the windows of each life reach."""
+        said = self.known.reaches
+        if len(said) == len(self.known.own) or not self.has("BEGIN"):
+            return said
+        return {
+            (row.seed, row.member): row.reach for row in incarnations.reach(self.rare).collect()
+        } | said

@@ -1,0 +1,143 @@
+"""What was sent, for what, and when: overhead of each life, and counts over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DATA = ("SEND", "SEND_ASIDE")
+"""What is sent for the first time."""
+REPAIRS = ("REPAIR", "REPAIR_ASIDE")
+"""What is sent again."""
+OTHERS = ("GONE_OUT", "VOTE_OUT", "STABLE_OUT")
+"""The other frames that rows tell of."""
+REPEATED = ("duplicate", "old")
+"""Why a message that was there already is dropped."""
+
+
+class Counts(Dataset):
+    """How many rows of an event a life has in a part of the run, and how many messages and bytes they stand for."""
+
+    name = "counts"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "event": "tinyint",
+        "own": "boolean",
+        "step": "bigint",
+        "rows": "bigint",
+        "messages": "bigint",
+        "bytes": "bigint",
+        "datagrams": "bigint",
+        "duplicates": "bigint",
+        "first_ns": "bigint",
+        "last_ns": "bigint",
+    }
+
+
+class Events(Dataset):
+    """The counts of a whole run, by life and event."""
+
+    name = "events"
+    columns: ClassVar = {name: kind for name, kind in Counts.columns.items() if name != "step"}
+
+
+class NakFrames(Dataset):
+    """How many frames of naks each life sent."""
+
+    name = "nak frames"
+    columns: ClassVar = {"seed": "bigint", "member": "bigint", "frames": "bigint"}
+
+
+class Traffic(Dataset):
+    """What each life did in each part of the run."""
+
+    name = "traffic"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "step": "bigint",
+        "sent": "bigint",
+        "delivered": "bigint",
+        "bytes": "bigint",
+        "naks": "bigint",
+        "repairs": "bigint",
+        "acks": "bigint",
+        "duplicates": "bigint",
+    }
+
+
+def counts(rows: DataFrame, step: Column, *, simulated: bool) -> Counts:
+    """Return the counts of every event: the one look at all rows that the other figures here are made from.
+
+    Messages that several rows stand for are counted as the rows say; of a dropped run ``k`` of its
+    messages were there.
+    """
+    repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED)
+    dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
+    # A TX row of a real process is about a whole answer, and says how many; a simulated one about
+    # one on one link.
+    datagrams = F.lit(1) if simulated else F.col("seqno_last")
+    grouped = rows.groupBy(
+        "seed",
+        "member",
+        "event",
+        (F.col("member") == F.col("origin")).alias("own"),
+        step.alias("step"),
+    )
+    return Counts(
+        grouped.agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.sum("messages").alias("messages"),
+            F.sum("size_bytes").alias("bytes"),
+            F.sum(datagrams).alias("datagrams"),
+            F.sum(F.when(repeated, dropped).otherwise(F.lit(0))).alias("duplicates"),
+            F.min("at_ns").alias("first_ns"),
+            F.max("at_ns").alias("last_ns"),
+        )
+    )
+
+
+def _total(column: str, *events: str) -> Column:
+    return F.sum(F.when(is_one_of(*events), F.col(column)).otherwise(F.lit(0)))
+
+
+def events(counted: DataFrame) -> Events:
+    """Return the counts without steps."""
+    sums = [
+        F.sum(name).alias(name) for name in ("rows", "messages", "bytes", "datagrams", "duplicates")
+    ]
+    times = F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")
+    return Events(counted.groupBy("seed", "member", "event", "own").agg(*sums, *times))
+
+
+def nak_frames(rare: DataFrame) -> NakFrames:
+    """Return how many frames of naks were sent: rows are ranges, those of one step to one life went in one frame."""
+    naks = rare.where(is_one_of("NAK_OUT"))
+    frames = naks.select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
+    return NakFrames(frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("frames")))
+
+
+def traffic(counted: DataFrame) -> Traffic:
+    """Return what each life did in each part of the run. Deliveries are those of others' messages."""
+    others = counted.withColumn(
+        "bytes", F.when(F.col("own"), 0).otherwise(F.col("bytes"))
+    ).withColumn("received", F.when(F.col("own"), 0).otherwise(F.col("messages")))
+    return Traffic(
+        others.groupBy("seed", "member", "step").agg(
+            _total("messages", *DATA).alias("sent"),
+            _total("received", "DELIVER").alias("delivered"),
+            _total("bytes", "DELIVER").alias("bytes"),
+            _total("rows", "NAK_OUT").alias("naks"),
+            _total("rows", *REPAIRS).alias("repairs"),
+            _total("rows", "ACK_OUT").alias("acks"),
+            F.sum("duplicates").alias("duplicates"),
+        )
+    )

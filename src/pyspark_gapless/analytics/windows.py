@@ -1,0 +1,80 @@
+"""Windows over time, thinned to what can be drawn, and how full they were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.analytics.histogram import bucket
+from pyspark_gapless.tables import Dataset
+from pyspark_gapless.trace.trace import is_one_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEYS = ("seed", "member", "origin", "to")
+"""What names a window; where epochs follow each other, so do their marks in one window."""
+
+
+class Drawn(Dataset):
+    """The marks of one window over time: the last of each part of the run in which they moved."""
+
+    name = "windows"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "origin": "bigint",
+        "to": "bigint",
+        "moves": "bigint",
+        "points": "array<struct<at_ns:bigint,low:bigint,delivered:bigint,high:bigint>>",
+    }
+
+
+class Occupancy(Dataset):
+    """For how long a window held how many messages, in buckets; ``area`` is messages times nanoseconds."""
+
+    name = "occupancy"
+    columns: ClassVar = {
+        "seed": "bigint",
+        "member": "bigint",
+        "origin": "bigint",
+        "to": "bigint",
+        "bucket": "int",
+        "count": "bigint",
+        "most": "bigint",
+        "area": "double",
+    }
+
+
+def drawn(rows: DataFrame, part: Column, most: int) -> Drawn:
+    """Return the windows that moved most often, so many, with a point for each part of the run."""
+    # One number at a time: with a struct Spark would sort all rows instead of hashing them.
+    last = [F.max_by(mark, "idx").alias(mark) for mark in ("at_ns", "low", "delivered", "high")]
+    marks = rows.where(is_one_of("STATE")).groupBy(*KEYS, part.alias("part"))
+    thinned = marks.agg(*last, F.count(F.lit(1)).alias("moves"))
+    points = F.array_sort(F.collect_list(F.struct("at_ns", "low", "delivered", "high")))
+    found = thinned.groupBy(*KEYS).agg(F.sum("moves").alias("moves"), points.alias("points"))
+    return Drawn(found.orderBy(F.desc("moves"), *KEYS).limit(most))
+
+
+def occupancy(rows: DataFrame) -> Occupancy:
+    """Return how full windows were, between the first and the last time that they moved.
+
+    Each row counts for as long as it held; the nanosecond that is added lets a window count that
+    moved only once.
+    """
+    found = rows.where(is_one_of("STATE")).select(*KEYS, "idx", "at_ns", "low", "high")
+    following = F.lead("at_ns").over(Window.partitionBy(*KEYS).orderBy("idx"))
+    held = found.select(
+        *KEYS,
+        (F.col("high") - F.col("low")).alias("held"),
+        (F.coalesce(following - F.col("at_ns"), F.lit(0)) + 1).alias("lasted_ns"),
+    )
+    return Occupancy(
+        held.groupBy(*KEYS, bucket(F.col("held")).alias("bucket")).agg(
+            F.sum("lasted_ns").alias("count"),
+            F.max("held").alias("most"),
+            F.sum(F.col("held") * F.col("lasted_ns").cast("double")).alias("area"),
+        )
+    )

@@ -1,8 +1,0 @@
-"""The tables of the pipeline as values: a dataset is a DataFrame together with its schema, checked when it is made."""
-
-from __future__ import annotations
-
-from pyspark_gapless.datasets.dataset import Dataset, SchemaError
-from pyspark_gapless.datasets.layers import Bronze, Gold, Silver
-
-__all__ = ["Bronze", "Dataset", "Gold", "SchemaError", "Silver"]

@@ -1,0 +1,68 @@
+"""The data source ``gapless``: what Spark finds under that name, and hands options and schemas to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+
+from pyspark_gapless.source import options, schema as columns
+from pyspark_gapless.source.batch_reader import GaplessReader, PushdownReader
+from pyspark_gapless.source.stream_reader import GaplessStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class GaplessSource(DataSource):
+    """``format("gapless")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "gapless"
+
+    def schema(self) -> str:
+        """Return the columns that a read has by its options."""
+        return columns.ddl(options.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch."""
+        parsed = options.parse(self.options, streaming=False)
+        return PushdownReader(parsed, schema) if parsed.pushdown else GaplessReader(parsed, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+        """Return what reads a stream."""
+        return GaplessStreamReader(options.parse(self.options, streaming=True), schema)
+
+    # The sink is a member of a group, with all that this takes; a process that reads does not need
+    # it.
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a batch."""
+        from pyspark_gapless.sink.writer import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802, ARG002
+        """Return what writes a stream; in the output mode complete, every batch sends the whole result."""
+        from pyspark_gapless.sink.writer import stream_writer
+
+        return stream_writer(self.options, schema)
+
+
+DefaultSource = GaplessSource
+"""The name under which Spark looks for a source in a package by itself."""
+
+
+def register(spark: SparkSession) -> Any:
+    """Register the source by hand, for a Spark that does not find it by itself; returns the session."""
+    spark.dataSource.register(GaplessSource)
+    return spark

@@ -1,0 +1,1 @@
+"""What Spark needs on this machine: Java, configuration, packages for executors."""

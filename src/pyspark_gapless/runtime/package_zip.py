@@ -1,0 +1,48 @@
+"""The packages of this project as one zip file, for executors that do not have them, or have another version."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
+
+PACKAGES = ("gapless", "pyspark_gapless")
+"""What is shipped."""
+
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+
+
+def package_zip() -> Path:
+    """Return a zip file of the packages as they are here; its name tells its content."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for package in PACKAGES:
+            for name, entry in _walk(files(package), package):
+                bundle.writestr(
+                    zipfile.ZipInfo(name, _LONG_AGO), entry.read_bytes(), zipfile.ZIP_DEFLATED
+                )
+    whole = content.getvalue()
+    return write_whole(
+        cache_directory("ship") / f"gapless-{hashlib.sha256(whole).hexdigest()[:16]}.zip", whole
+    )
+
+
+def package_root() -> Path:
+    """Return the directory (or the zip file) from which the packages of this process are imported."""
+    return Path(str(files(PACKAGES[-1]))).parent
+
+
+def _walk(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            found += [] if entry.name == "__pycache__" else _walk(entry, name)
+        elif entry.name.endswith((".py", ".typed")):
+            found.append((name, entry))
+    return found

@@ -1,0 +1,170 @@
+"""Where Spark runs, and what is set there unless somebody has set something else.
+
+Who says it last is heard: the defaults here, ``spark-defaults.conf``, what ``spark-submit`` was
+told, the caller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gapless.errors import ConfigError
+
+DEFAULT_MASTER = "local[*]"
+"""Where Spark runs unless something else is said: in this process's own JVM, on all cores."""
+MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
+"""The environment variables that name a master, the first that is set."""
+CONNECT_PORT = 15002
+"""The port of Spark Connect where a URL names none."""
+DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
+"""Where options of the driver's JVM go; those of the user come after them."""
+EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
+"""The same for executors."""
+
+_FORMS = {
+    "local": re.compile(r"local(\[\s*(?P<cores>\d+|\*)\s*(,\s*\d+\s*)?\])?"),
+    "local-cluster": re.compile(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"),
+    "standalone": re.compile(r"spark://(?P<host>\[[^\]]+\]|[^:/,]+):\d+(,[^,]+)*"),
+    "connect": re.compile(r"sc://[^/]+(/.*)?"),
+    "yarn": re.compile(r"yarn"),
+    "k8s": re.compile(r"k8s://.+"),
+}
+_EXPECTED = (
+    "local[*], local[4], local[4,3], spark://HOST:7077, sc://HOST:15002, yarn or k8s://HOST:PORT"
+)
+_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|\[::1\]")
+
+
+class Master(NamedTuple):
+    """Where Spark runs: the URL, and its kind (a key of the forms that are known)."""
+
+    url: str
+    kind: str
+    host: str = ""
+    cores: int = 0
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Where a server has to listen if Spark is to run there: of these, one at least."""
+        if self.kind not in {"standalone", "connect"}:
+            return []
+        authority = self.url.partition("://")[2].partition("/")[0]
+        found = []
+        for place in authority.split(","):
+            host, _, port = (
+                place.rpartition(":")
+                if re.search(r":\d+$", place)
+                else (place, "", str(CONNECT_PORT))
+            )
+            found.append((host.strip("[]"), int(port)))
+        return found
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether everything runs on this machine and is reached over loopback."""
+        return self.kind in {"local", "local-cluster"} or (
+            self.kind == "standalone" and _LOOPBACK.fullmatch(self.host) is not None
+        )
+
+
+def read_master(url: str) -> Master:
+    """Return what ``url`` names, or say what was expected."""
+    url = url.strip()
+    for kind, form in _FORMS.items():
+        match = form.fullmatch(url)
+        if match is None:
+            continue
+        named = match.groupdict()
+        cores = named.get("cores") or ("1" if kind == "local" else "0")
+        number = len(os.sched_getaffinity(0)) if cores == "*" else int(cores)
+        if kind == "local" and number == 0:
+            break
+        return Master(url, kind, named.get("host") or "", number)
+    raise ConfigError(f"{url!r} is no master that Spark knows; expected {_EXPECTED}")
+
+
+def choose_master(
+    master: str | None, told: Mapping[str, str], environ: Mapping[str, str]
+) -> Master:
+    """Return the master of the caller, of the environment, of Spark's own files, or the default."""
+    if master is not None:
+        return read_master(master)
+    for variable in MASTER_VARIABLES:
+        if environ.get(variable):
+            try:
+                return read_master(environ[variable])
+            except ConfigError as error:
+                raise ConfigError(f"{variable}: {error}") from None
+    return read_master(told.get("spark.remote") or told.get("spark.master") or DEFAULT_MASTER)
+
+
+def defaults(master: Master) -> dict[str, str]:
+    """Return what is set at ``master`` unless somebody has set something else."""
+    anywhere = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    }
+    if master.kind == "connect":
+        return anywhere
+    own = {
+        **anywhere,
+        "spark.ui.showConsoleProgress": "false",
+        # Python tasks and micro-batches take half the time.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    if master.on_this_machine:
+        # Names of machines in containers and on the road often resolve to something that cannot be
+        # reached.
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if master.kind == "local":
+        own |= {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(max(2, master.cores)),
+            # One driver on a local disk: without these every file of a checkpoint is written by way
+            # of child processes, which is half of the time of a small micro-batch. On a cluster the
+            # checkpoint may be shared.
+            "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+            ".checkpointing.FileSystemBasedCheckpointFileManager",
+            "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        }
+    return own
+
+
+def told_outside(spark_home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what ``spark-defaults.conf`` and ``PYSPARK_SUBMIT_ARGS`` set."""
+    arguments = _read_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
+    file = Path(arguments.properties_file or folder / "spark-defaults.conf")
+    told = read_properties(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    told |= dict(pair.split("=", 1) for pair in arguments.conf if "=" in pair)
+    told |= {"spark.master": arguments.master} if arguments.master else {}
+    told |= {"spark.remote": arguments.remote} if arguments.remote else {}
+    return told
+
+
+def _read_arguments(text: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--master")
+    parser.add_argument("--remote")
+    parser.add_argument("--properties-file")
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    try:
+        return parser.parse_known_args(shlex.split(text))[0]
+    except (argparse.ArgumentError, ValueError) as error:
+        raise ConfigError(f"PYSPARK_SUBMIT_ARGS cannot be read: {error}; it is {text!r}") from error
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Return the settings of a file of properties: ``name value``, ``name=value`` or ``name: value``."""
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*", line)
+        if match is not None:
+            found[match[1]] = match[2]
+    return found

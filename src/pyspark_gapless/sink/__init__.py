@@ -1,0 +1,1 @@
+"""The Spark sink: rows published to a group, each once."""

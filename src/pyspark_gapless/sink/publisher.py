@@ -1,0 +1,246 @@
+"""From a manifest to messages that everybody has.
+
+On a batch: its rows are sent in order as acknowledged messages, many at a time, each with the
+header that names it; the batch is done when every member has delivered the last of them, durable
+members that are away included. On a life that ends in the middle (the member was expelled, or
+closed): the batch is begun again in the next one. Receivers leave out what they have. On the end of
+a batch: the member stays for a while, for the next batch comes soon; joining takes longer than
+sending. When it was idle for too long, or the process is to end (``publisher.py``), it leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from gapless import blocking
+from gapless.errors import ClosedError, GaplessError, TimedOutError, UndeliveredError
+from gapless.group.sink_dedup import Row
+from gapless.units import NS_PER_S, format_duration
+from pyspark_gapless.sink.row_encoder import headers_with
+from pyspark_gapless.sink.staging import Manifest, SinkError, Staging, payloads_of, slices
+
+if TYPE_CHECKING:
+    from pyspark_gapless.sink.options import SinkOptions
+
+log = logging.getLogger("gapless.spark")
+
+SEND_ROWS: Final = 2048
+SEND_BYTES: Final = 512 * 1024
+"""So much is handed over in one send."""
+MOST_SENDS: Final = 16
+"""So many sends are on their way before the first of them is waited for."""
+TRIES: Final = 3
+"""How often a batch is begun when the life that publishes it ends."""
+HURRY_S: Final = 2.0
+"""How long leaving takes at most when something has gone wrong."""
+
+
+class Seat:
+    """A member of a group that this process keeps for the batches to come."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.lock = threading.Lock()
+        self.joins = 0
+        self._group: blocking.Group | None = None
+        self._timer: threading.Timer | None = None
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[blocking.Group]:
+        """Be in the group, with all that are to be there; after an error the member leaves at once."""
+        with self.lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            try:
+                yield self._join()
+            except BaseException:
+                self.leave(HURRY_S)
+                raise
+            self._timer = threading.Timer(self.options.stay_ns / NS_PER_S, self._idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _join(self) -> blocking.Group:
+        options = self.options
+        if _ending.is_set():
+            raise SinkError("this process is about to end, and publishes nothing more")
+        if self._group is not None and self._group.is_closed:
+            self.leave(0.0)
+        if self._group is None:
+            group = blocking.join(
+                options.group,
+                timeout=options.join_timeout_ns / NS_PER_S,
+                discover=options.discover,
+                transport=options.transport,
+                host=options.host,
+                ports=options.ports,
+                config=options.config,
+                listen=False,
+            )
+            try:
+                self._group = group.open()
+            except TimedOutError as error:
+                raise _unreachable(options, str(error)) from error
+            self.joins += 1
+        self._gather(self._group)
+        return self._group
+
+    def _gather(self, group: blocking.Group) -> None:
+        options, until_ns = self.options, time.monotonic_ns() + self.options.join_timeout_ns
+        try:
+            group.wait_for_members(options.min_members, _left_s(until_ns))
+            for name in options.wait_for:
+                group.wait_for(name, _left_s(until_ns))
+        except TimedOutError as error:
+            raise _unreachable(options, str(error)) from error
+
+    def _idle(self) -> None:
+        if self.lock.acquire(blocking=False):
+            try:
+                self.leave(HURRY_S)
+            finally:
+                self.lock.release()
+
+    def leave(self, timeout_s: float) -> None:
+        """Leave the group."""
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(GaplessError):
+                group.close(timeout_s)
+
+
+_seats: dict[tuple[object, ...], Seat] = {}
+_owner = 0
+_ending = threading.Event()
+
+
+def seat_of(options: SinkOptions) -> Seat:
+    """Return the seat of this process for these options."""
+    global _owner  # noqa: PLW0603 - a fork has none of the members of its parent
+    if _owner != os.getpid():
+        _seats.clear()
+        _owner = os.getpid()
+    seat = _seats.setdefault(options.seat, Seat(options))
+    seat.options = options
+    return seat
+
+
+def end(timeout_s: float) -> None:
+    """Leave all groups, and join none any more."""
+    _ending.set()
+    leave_all(timeout_s)
+
+
+def leave_all(timeout_s: float = HURRY_S) -> None:
+    """Leave all groups."""
+    threads = [
+        threading.Thread(target=seat.leave, args=(timeout_s,), daemon=True)
+        for seat in list(_seats.values())
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s + HURRY_S)
+
+
+def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
+    """Publish a batch; when this returns, everybody has it."""
+    if not manifest.rows:
+        return
+    for attempt in range(1, TRIES + 1):
+        try:
+            with seat_of(options).taken() as group:
+                _send_all(group, staging, manifest, options)
+        except (UndeliveredError, ClosedError) as error:
+            if _ending.is_set():
+                raise SinkError(
+                    f"this process was told to end in the middle of batch {manifest.batch}"
+                ) from error
+            if attempt == TRIES:
+                raise SinkError(
+                    f"batch {manifest.batch} could not be published in {TRIES} attempts, the last time because {error}."
+                    " Look at the group (gapless top), then start the query again"
+                ) from error
+            log.warning("batch %d is begun again: %s", manifest.batch, error)
+        else:
+            return
+
+
+def _send_all(
+    group: blocking.Group, staging: Staging, manifest: Manifest, options: SinkOptions
+) -> None:
+    timeout_s = options.deliver_timeout_ns / NS_PER_S
+    waiting: deque[blocking.Sent] = deque()
+    number = 0
+    try:
+        for part, batch in staging.rows(manifest):
+            for piece in slices(batch, SEND_ROWS, SEND_BYTES):
+                payloads, given = payloads_of(piece)
+                names = _names(manifest, part.partition, number, len(payloads))
+                headers = list(map(headers_with, names, given or [None] * len(payloads)))
+                sent = group.send_many(
+                    payloads,
+                    mode="acknowledged",
+                    timeout=timeout_s,
+                    loopback=False,
+                    headers=headers,
+                )
+                waiting.append(sent)
+                number += len(payloads)
+                if len(waiting) > MOST_SENDS:
+                    waiting.popleft().delivered(timeout_s)
+        while waiting:
+            waiting.popleft().delivered(timeout_s)
+    except TimedOutError as error:
+        raise _slow(group, manifest, options, number, error) from error
+    here = 0 if group.view is None else len(group.view.members)
+    if here < options.min_members:
+        raise _unreachable(
+            options, f"{here} of {options.min_members} members were left at the end of the batch"
+        )
+
+
+def _names(manifest: Manifest, partition: int, first: int, count: int) -> list[bytes]:
+    start = Row(manifest.query, manifest.batch, partition, 0).encode()[:-1]
+    return [b"%b%d" % (start, row) for row in range(first, first + count)]
+
+
+def _left_s(until_ns: int) -> float:
+    return max(0.0, (until_ns - time.monotonic_ns()) / NS_PER_S)
+
+
+def _unreachable(options: SinkOptions, what: str) -> SinkError:
+    how = [f"transport {options.transport}", f"discover {options.discover or 'by default'}"]
+    if options.host:
+        how.append(f"host {options.host}")
+    return SinkError(
+        f"group {options.group!r} is not reached within {format_duration(options.join_timeout_ns)}: {what} "
+        f"({', '.join(how)}). Start a receiver (gapless listen {options.group}), give the sink the same discover and "
+        "transport as the others, or more time by joinTimeout; minMembers says how many have to be there, the sink "
+        "included. No row is lost: start the query again"
+    )
+
+
+def _slow(
+    group: blocking.Group,
+    manifest: Manifest,
+    options: SinkOptions,
+    number: int,
+    error: TimedOutError,
+) -> SinkError:
+    explained: Any = ""
+    with contextlib.suppress(GaplessError):
+        explained = "; ".join(str(group.explain()).splitlines())
+    return SinkError(
+        f"batch {manifest.batch} was not delivered to all of {options.group!r}: nothing has moved for "
+        f"{format_duration(options.deliver_timeout_ns)} with {number} of {manifest.rows} rows handed over ({error}). "
+        f"{explained}. Look at who does not read, or is away; more time is given by deliverTimeout. No row is lost:"
+        " start the query again"
+    )

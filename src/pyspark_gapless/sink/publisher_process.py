@@ -1,0 +1,145 @@
+"""The process that is the member: it publishes what it is told to, and leaves when nobody is there to tell it more.
+
+Spark ends the processes of its Python code without a word, and begins to wait for the next batch in
+a place that no code of ours can watch. A member that just vanishes holds up its group until it is
+suspected. So the member lives in a process of its own, which a worker of Spark starts with its
+first batch: when the pipe between them is closed, whoever has closed it, the member leaves, in the
+middle of a batch too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import traceback
+from struct import Struct
+from typing import IO, TYPE_CHECKING, Any
+
+from gapless.errors import GaplessError
+from pyspark_gapless.sink.publisher import end, publish
+from pyspark_gapless.sink.staging import Manifest, SinkError, Staging
+
+if TYPE_CHECKING:
+    from pyspark_gapless.sink.options import SinkOptions
+
+LEAVE_S = 10.0
+"""How long leaving may take when nobody waits for it: what was accepted is brought to its end."""
+_LENGTH = Struct("<Q")
+
+
+class Publisher:
+    """The process, seen from where it was started; one thread at a time may use it."""
+
+    def __init__(self) -> None:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._process = subprocess.Popen(  # noqa: S603 - this Python, and a module of this package
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,  # what ends the processes of Spark is not to end this one before it has left
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def publish(self, staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
+        """Let it publish a batch; when this returns, everybody has it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            _write(self._process.stdin, (staging, manifest, options))
+            said: str | None = _read(self._process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            code = self._process.wait()
+            raise SinkError(
+                f"the process that publishes has ended (exit code {code}); what it said is in the output of the driver."
+                " No row is lost: start the query again"
+            ) from error
+        if said is not None:
+            raise SinkError(said)
+
+    def close(self) -> None:
+        """Let it leave, and wait for its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+_publishers: dict[int, Publisher] = {}
+_lock = threading.Lock()
+
+
+def publish_apart(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
+    """Publish a batch by the process of this one, which is started if there is none."""
+    if not manifest.rows:
+        return
+    with _lock:
+        publisher = _publishers.get(os.getpid())
+        if publisher is None or publisher.is_over:
+            publisher = _publishers[os.getpid()] = Publisher()
+        publisher.publish(staging, manifest, options)
+
+
+def _write(pipe: IO[bytes], value: object) -> None:
+    data = pickle.dumps(value)
+    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def _read(pipe: IO[bytes]) -> Any:
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (size_bytes,) = _LENGTH.unpack(head)
+    data = pipe.read(size_bytes)
+    if len(data) < size_bytes:
+        raise EOFError
+    return pickle.loads(data)  # noqa: S301 - both ends of the pipe are this code
+
+
+def main() -> None:
+    """Publish what comes through standard input, and leave at its end."""
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever is printed is not taken for an answer
+
+    def listen() -> None:
+        code = 0
+        try:
+            while True:
+                told.put(_read(sys.stdin.buffer))
+        except EOFError:
+            pass
+        except Exception:  # noqa: BLE001 - whoever waits for an answer learns of it by the end of this process
+            traceback.print_exc()
+            code = 1
+        end(LEAVE_S)
+        os._exit(code)
+
+    threading.Thread(target=listen, name="gapless publisher", daemon=True).start()
+    while True:
+        task = told.get()
+        said: str | None = None
+        try:
+            publish(*task)
+        except GaplessError as error:
+            said = str(error)
+        except Exception:  # noqa: BLE001 - it is told to the query, which fails with it
+            said = traceback.format_exc()
+        with contextlib.suppress(BrokenPipeError):
+            _write(answers, said)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""From the columns of a DataFrame to messages.
+
+A column ``payload`` (or the only column) of type binary or string is the messages themselves;
+``headers``, a map<string,binary>, goes with them. Rows of other columns are encoded whole, as JSON
+or msgpack, if that is asked for: an object with the names of the columns, which ``payload_schema``
+of the source reads back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gapless.errors import ConfigError
+from gapless.group.sink_dedup import SINK
+from pyspark_gapless.sink.staging import HEADERS, PAYLOAD, SinkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+FORMATS: Final = ("json", "msgpack")
+OVERHEAD_BYTES: Final = 512
+"""What is kept free of the largest message for the header that names its row."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Which columns are what: ``payload`` is one column, or with ``form`` all of ``columns`` together."""
+
+    payload: str = ""
+    headers: str = ""
+    form: str = ""
+    columns: tuple[str, ...] = ()
+
+
+def choose(schema: StructType, form: str = "") -> Encoding:
+    """Return how rows of this schema become messages, or say what to do with a schema of which that is not clear."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if len(types) < len(schema.fields):
+        raise ConfigError(
+            f"two columns have the same name: {', '.join(schema.names)}; give them names of their own"
+        )
+    headers = HEADERS if types.get(HEADERS) == "map<string,binary>" else ""
+    rest = {name: kind for name, kind in types.items() if name != headers}
+    if form:
+        if form not in FORMATS:
+            raise ConfigError(f"option format is {form!r}; expected one of {', '.join(FORMATS)}")
+        if not rest:
+            raise ConfigError("there is no column beside headers: nothing to encode")
+        return Encoding(headers=headers, form=form, columns=tuple(rest))
+    if len(rest) == 1:
+        ((name, kind),) = rest.items()
+        if kind == "binary" or kind.split()[0] == "string":
+            return Encoding(payload=name, headers=headers)
+    shown = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    raise ConfigError(
+        f"it is not clear what the messages are: the columns are {shown}. Expected payload (binary or string) and, if"
+        ' you like, headers (map<string,binary>). Select these, or say .option("format", "json") (or msgpack) to send'
+        " every row as a whole"
+    )
+
+
+def encoder(
+    encoding: Encoding, max_message_bytes: int
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return what turns a batch of rows into one of messages, with the columns ``payload`` and ``headers``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encode = _whole_rows(encoding) if encoding.form else None
+    most_bytes = max_message_bytes - OVERHEAD_BYTES
+
+    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
+        payload = (
+            batch.column(encoding.payload).cast(pa.binary()) if encode is None else encode(batch)
+        )
+        if payload.null_count:
+            raise SinkError(
+                f"{payload.null_count} rows have no payload (it is null): a message is bytes, so filter them out or put"
+                " something in their place"
+            )
+        columns = {PAYLOAD: payload}
+        sizes = pc.binary_length(payload).cast(pa.int64())
+        if encoding.headers:
+            columns[HEADERS] = batch.column(encoding.headers)
+            _check_headers(columns[HEADERS])
+        longest = pc.max(sizes).as_py() or 0
+        if longest > most_bytes:
+            raise SinkError(
+                f"a row makes a message of {longest} bytes, and max_message_bytes allows {most_bytes} (and"
+                f" {OVERHEAD_BYTES} for the sink): send less at a time, or raise it in the whole group and by the"
+                " option config.max_message_bytes"
+            )
+        return pa.RecordBatch.from_pydict(columns)
+
+    return convert
+
+
+def _check_headers(headers: pa.Array) -> None:
+    import pyarrow.compute as pc
+
+    if headers.items.null_count:
+        raise SinkError(
+            "a header has no value (it is null): leave it out of the map, or give it an empty one"
+        )
+    sizes = pc.binary_length(headers.keys)
+    if len(headers.keys) and not 0 < pc.min(sizes).as_py() <= pc.max(sizes).as_py() <= 255:
+        raise SinkError(
+            "the name of a header is empty or longer than 255 bytes: give it a shorter one"
+        )
+
+
+def _whole_rows(encoding: Encoding) -> Callable[[pa.RecordBatch], pa.Array]:
+    import pyarrow as pa
+
+    pack = _json if encoding.form == "json" else _msgpack()
+
+    def encode(batch: pa.RecordBatch) -> pa.Array:
+        chosen = batch.select(list(encoding.columns))
+        convert = _conversion(pa.struct(list(chosen.schema)), text=encoding.form == "json") or (
+            lambda row: row
+        )
+        try:
+            return pa.array([pack(convert(row)) for row in chosen.to_pylist()], pa.binary())
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SinkError(
+                f"a row cannot be said in {encoding.form}: {error}. Cast the column, or encode the rows yourself into a"
+                " column payload"
+            ) from error
+
+    return encode
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _msgpack() -> Callable[[Any], bytes]:
+    try:
+        import msgpack
+    except ImportError:
+        raise SinkError(
+            "format msgpack needs the package msgpack on all executors: pip install 'gapless[spark]'"
+        ) from None
+    return lambda value: bytes(msgpack.packb(value, datetime=True))
+
+
+def _conversion(kind: pa.DataType, *, text: bool) -> Callable[[Any], Any] | None:  # noqa: PLR0911 - one for each type
+    """Return what turns a value of ``kind`` into one that the format has; None if it has it as it is."""
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(kind):
+        members = [
+            (kind.field(at).name, _conversion(kind.field(at).type, text=text))
+            for at in range(kind.num_fields)
+        ]
+        changed = [(name, convert) for name, convert in members if convert is not None]
+        return (
+            _unless_null(lambda row: row | {name: convert(row[name]) for name, convert in changed})
+            if changed
+            else None
+        )
+    if kinds.is_list(kind):
+        inner = _conversion(kind.value_type, text=text)
+        return (
+            _unless_null(lambda values: [inner(value) for value in values])
+            if inner is not None
+            else None
+        )
+    if kinds.is_map(kind):
+        key = _conversion(kind.key_type, text=text) or (lambda value: value)
+        item = _conversion(kind.item_type, text=text) or (lambda value: value)
+        return _unless_null(lambda pairs: {key(name): item(value) for name, value in pairs})
+    if kinds.is_binary(kind) and text:
+        return _unless_null(lambda value: base64.b64encode(value).decode())
+    if kinds.is_timestamp(kind) and (text or kind.tz is None):
+        return _unless_null(lambda value: value.isoformat())
+    if kinds.is_date(kind):
+        return _unless_null(lambda value: value.isoformat())
+    if kinds.is_decimal(kind):
+        return _unless_null(str)
+    if kinds.is_duration(kind):
+        return _unless_null(lambda value: value.total_seconds())
+    return None
+
+
+def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def headers_with(row: bytes, given: Any) -> dict[str, bytes]:
+    """Return the headers of a message: the one that says which row it is, first, and those of its row."""
+    return {SINK: row} | dict(given) | {SINK: row} if given else {SINK: row}

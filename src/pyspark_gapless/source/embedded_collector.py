@@ -1,0 +1,77 @@
+"""The embedded collector: with the option ``group`` the source fills its spool by itself.
+
+It lives in the one process that Spark keeps for the query beside the driver, for as long as the
+query runs. If another collector holds the spool, that one is left to it, and this one takes over
+when the other has gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gapless.spool import SpoolLocked
+from gapless.spool.collector import Collector
+
+log = logging.getLogger("gapless.spark")
+
+RETRY_S: Final = 2.0
+
+
+class Embedded:
+    """A collector for as long as a query lives; :meth:`start` never waits for the group."""
+
+    def __init__(self, spool: str, group: str, options: Mapping[str, Any]) -> None:
+        self._spool = Path(spool)
+        self._group = group
+        self._options: Any = dict(options)
+        self._collector: Collector | None = None
+        self._error: Exception | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to collect, or to wait for the spool to be free; raises what is wrong with the options."""
+        self._spool.parent.mkdir(parents=True, exist_ok=True)
+        if not self._try():
+            self._thread = threading.Thread(
+                target=self._wait, name="gapless-collector-wait", daemon=True
+            )
+            self._thread.start()
+
+    def check(self) -> None:
+        """Raise what has gone wrong since."""
+        if self._error is not None:
+            raise self._error
+        if self._collector is not None:
+            self._collector.check()
+
+    def stop(self) -> None:
+        """Stop collecting; what is in the spool stays."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+
+    def _try(self) -> bool:
+        collector = Collector(self._spool, self._group, **self._options)
+        try:
+            collector.start()
+        except SpoolLocked as error:
+            log.info("another collector fills the spool: %s", error)
+            return False
+        self._collector = collector
+        return True
+
+    def _wait(self) -> None:
+        try:
+            while not self._over.wait(RETRY_S):
+                if self._try():
+                    return
+        except Exception as error:  # noqa: BLE001 - told to the query by check()
+            self._error = error

@@ -1,0 +1,176 @@
+"""Offsets: a digest ``{stream: seqno}`` says up to where each stream has been read.
+
+The law: an offset is canonical (sorted keys), because Spark compares offsets as text. It never goes
+back, stream by stream, whatever a replica says. A stream without a key begins at the first message
+that the spool has of it. A stream that every replica has forgotten leaves the digest with the next
+progress, so that digests stay as short as the list of lives.
+
+Besides streams an offset has one more key, :data:`READER`: the name of the consumer, drawn if the
+user gave none. It is made with the first offset, so it lives in the checkpoint, and a query that is
+started again is the same reader. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from gapless.errors import GaplessError
+
+Digest = dict[str, int]
+"""Stream key (``str`` of an address) to seqno."""
+
+READER: Final = "@reader"
+"""The key under which an offset carries the name of its reader."""
+
+_STREAM = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})")
+_MOST = 2**64
+
+
+class OffsetError(GaplessError, ValueError):
+    """A text is not a digest, or an offset is not one of ours; the message shows what one looks like."""
+
+
+class DataLossError(GaplessError):
+    """Messages that were to be read are not in any spool any more; the message says which and what can be done."""
+
+
+def parse_digest(text: str) -> Digest:
+    """Return the digest that a JSON text holds."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OffsetError(f'not JSON ({error}); a digest looks like {{"1f.6": 42}}') from None
+    return digest_of(found)
+
+
+def digest_of(offset: Any) -> Digest:
+    """Return the streams of an offset, checked, in canonical order."""
+    if not isinstance(offset, Mapping):
+        raise OffsetError(f'expected a digest such as {{"1f.6": 42}}, not {offset!r}')
+    for key, value in offset.items():
+        if key == READER:
+            continue
+        if not isinstance(key, str) or not _STREAM.fullmatch(key):
+            raise OffsetError(
+                f"{key!r} is not a stream; a stream is named by node and incarnation in hexadecimal, such as 1f.6 "
+                "(gapless spool ls shows them)"
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+            raise OffsetError(
+                f"{value!r} is not a seqno; the digest of {key} needs a whole number from zero up"
+            )
+    return {key: offset[key] for key in sorted(offset) if key != READER}
+
+
+def reader_of(offset: Mapping[str, Any]) -> str:
+    """Return the name of the reader that an offset carries, empty if it carries none."""
+    return str(offset.get(READER, ""))
+
+
+def offset_of(digest: Mapping[str, int], reader: str = "") -> dict[str, Any]:
+    """Return the canonical offset of a digest; with ``reader`` it carries that name."""
+    offset: dict[str, Any] = {READER: reader} if reader else {}
+    offset.update((key, digest[key]) for key in sorted(digest))
+    return offset
+
+
+def raised(digest: Mapping[str, int], floor: Mapping[str, int]) -> Digest:
+    """Return ``digest`` with no stream below ``floor``; streams that only ``floor`` has stay."""
+    return {key: max(digest.get(key, 0), floor.get(key, 0)) for key in sorted({*digest, *floor})}
+
+
+def merged(digests: Iterable[Mapping[str, int]], *, highest: bool) -> Digest:
+    """Return the highest (or lowest) seqno that any of the replicas has for each stream."""
+    choose = max if highest else min
+    result: Digest = {}
+    for digest in digests:
+        for key, seqno in digest.items():
+            result[key] = choose(result[key], seqno) if key in result else seqno
+    return dict(sorted(result.items()))
+
+
+def advance(
+    start: Mapping[str, int], wanted: Mapping[str, int], known: Iterable[str] | None
+) -> Digest:
+    """Return the next offset: ``wanted``, never below ``start``, without streams that are forgotten.
+
+    ``known`` are the streams that some replica still has; ``None`` if a replica could not be asked,
+    and then none leaves. As long as nothing moves the answer is ``start`` itself: a stream leaves
+    only together with progress, or Spark would make a batch of nothing.
+    """
+    moved = raised(wanted, start)
+    if known is None or moved == dict(start):
+        return moved
+    keep = set(known)
+    return {key: seqno for key, seqno in moved.items() if key in keep or seqno != start.get(key)}
+
+
+def share(waiting: Mapping[str, int], limit: int) -> Digest:
+    """Split ``limit`` fairly over streams: who has less than an even share gets all, the others the same each.
+
+    Every stream that has something gets at least one, so nobody starves; the sum then may exceed a
+    limit that is below the number of streams.
+    """
+    result: Digest = {}
+    left = limit
+    ranked = sorted((amount, key) for key, amount in waiting.items() if amount > 0)
+    for position, (amount, key) in enumerate(ranked):
+        even = max(1, left // (len(ranked) - position))
+        result[key] = min(amount, even)
+        left = max(0, left - result[key])
+    return dict(sorted(result.items()))
+
+
+class Span(NamedTuple):
+    """What one replica has of one stream: the seqnos above ``low`` up to ``high``."""
+
+    replica: int
+    low: int
+    high: int
+
+
+class Cover(NamedTuple):
+    """How a range of one stream is read: ``pieces`` as (replica, above, up to), ``holes`` that no replica has."""
+
+    pieces: list[tuple[int, int, int]]
+    holes: list[tuple[int, int]]
+
+
+def cover(above: int, upto: int, spans: Sequence[Span]) -> Cover:
+    """Return from which replica each part of ``above < seqno <= upto`` comes, with as few changes as there can be."""
+    pieces: list[tuple[int, int, int]] = []
+    holes: list[tuple[int, int]] = []
+    at = above
+    while at < upto:
+        here = [span for span in spans if span.low <= at < span.high]
+        if here:
+            best = max(here, key=lambda span: (span.high, -span.replica))
+            end = min(best.high, upto)
+            pieces.append((best.replica, at, end))
+        else:
+            end = min([span.low for span in spans if at < span.low < span.high] + [upto])
+            end = min(end, upto)
+            holes.append((at, end))
+        at = end
+    return Cover(pieces, holes)
+
+
+def loss_message(
+    holes: Mapping[str, Sequence[tuple[int, int]]], names: Mapping[str, str], spools: Sequence[str]
+) -> str:
+    """Return what to tell a user of messages that are to be read and are nowhere."""
+    parts = []
+    for key, ranges in sorted(holes.items())[:5]:
+        who = f"{key} ({names[key]})" if names.get(key) else key
+        parts.append(f"{who}: " + ", ".join(f"{low + 1}..{high}" for low, high in ranges[:5]))
+    count = sum(high - low for ranges in holes.values() for low, high in ranges)
+    more = f" and {len(holes) - 5} more streams" if len(holes) > 5 else ""
+    return (
+        f"{count} messages that this query has not read yet are not in {', '.join(spools)}: "
+        f"{'; '.join(parts)}{more}. Either the spool has let them go (a limit with drop-oldest, a "
+        "reader that was forgotten, an old checkpoint), or they are damaged (gapless spool check tells). "
+        "Add a replica that has them to the option spool, or set failOnDataLoss to false to go on after them"
+    )

@@ -1,0 +1,154 @@
+"""Plans: from ranges of seqnos to stretches of segments, and from stretches to partitions.
+
+A stretch is a part of one segment that is read in one go, front to back, and says exactly which
+seqnos are wanted of which streams. Many streams share it, so a partition costs a few reads however
+many senders there were. Cuts are always between records, found in the index without looking at
+records one by one. The same digests give the same rows in every plan; how they are cut depends on
+the options and on the segments.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from gapless.spool.index import FIRST, LAST, OFFSET, PAYLOAD, ROWS, SIZE, SegmentIndex, StreamIndex
+
+Ranges = dict[str, tuple[int, int]]
+"""Of each stream the seqnos above the first number, up to the second."""
+
+PARTITION_ROWS: Final = 100_000
+PARTITION_BYTES: Final = 64 * 1024 * 1024
+
+
+class Stretch(NamedTuple):
+    """The bytes ``begin .. end`` of a segment of replica ``replica``, and what of them is wanted."""
+
+    replica: int
+    segment: int
+    begin: int
+    end: int
+    rows: int
+    payload_bytes: int
+    ranges: Ranges
+
+
+class _Part(NamedTuple):
+    """Of one stream, the records ``head .. tail`` of a segment (without ``tail``)."""
+
+    key: str
+    head: int
+    tail: int
+    stream: StreamIndex
+
+    def total(self, column: int) -> int:
+        totals = self.stream.column(column)
+        return totals[self.tail - 1] - (totals[self.head - 1] if self.head else 0)
+
+
+def stretches(replica: int, index: SegmentIndex, ranges: Ranges, per_stretch: int) -> list[Stretch]:
+    """Return what one segment has of ``ranges``, cut so that a stretch has about ``per_stretch`` rows at most."""
+    parts = [
+        part
+        for key, (above, upto) in ranges.items()
+        if (part := _part(index, key, above, upto)) is not None
+    ]
+    if not parts:
+        return []
+    begin = min(part.stream.column(OFFSET)[part.head] for part in parts)
+    end = max(
+        part.stream.column(OFFSET)[part.tail - 1] + part.stream.column(SIZE)[part.tail - 1]
+        for part in parts
+    )
+    cuts = [begin, *_cuts(parts, begin, end, per_stretch), end]
+    found = [
+        _between(replica, index.number, parts, ranges, low, high) for low, high in pairwise(cuts)
+    ]
+    return [stretch for stretch in found if stretch.ranges]
+
+
+def _part(index: SegmentIndex, key: str, above: int, upto: int) -> _Part | None:
+    stream = index.streams.get(key)
+    if stream is None or not stream.records or stream.last <= above or stream.first > upto:
+        return None
+    head = stream.find(above + 1)
+    tail = min(stream.find(upto) + 1, bisect_right(stream.column(FIRST), upto))
+    return _Part(key, head, tail, stream) if tail > head else None
+
+
+def _cuts(parts: Sequence[_Part], begin: int, end: int, per_stretch: int) -> list[int]:
+    rows = sum(part.total(ROWS) for part in parts)
+    count = -(-rows // max(1, per_stretch))
+    if count < 2:
+        return []
+    # The records of the busiest stream are the ruler: what lies between two of its records goes
+    # along.
+    guide = max(parts, key=lambda part: part.total(ROWS))
+    totals, offsets = guide.stream.column(ROWS), guide.stream.column(OFFSET)
+    before = totals[guide.head - 1] if guide.head else 0
+    amount = guide.total(ROWS)
+    places = {
+        offsets[
+            min(
+                bisect_left(totals, before + amount * step // count, guide.head, guide.tail) + 1,
+                guide.tail - 1,
+            )
+        ]
+        for step in range(1, count)
+    }
+    return sorted(place for place in places if begin < place < end)
+
+
+def _between(
+    replica: int, number: int, parts: Sequence[_Part], ranges: Ranges, begin: int, end: int
+) -> Stretch:
+    inside: Ranges = {}
+    rows = payload_bytes = 0
+    for part in parts:
+        offsets = part.stream.column(OFFSET)
+        head = bisect_left(offsets, begin, part.head, part.tail)
+        tail = bisect_left(offsets, end, part.head, part.tail)
+        if head == tail:
+            continue
+        above, upto = ranges[part.key]
+        inside[part.key] = (
+            max(above, part.stream.column(FIRST)[head] - 1),
+            min(upto, part.stream.column(LAST)[tail - 1]),
+        )
+        piece = part._replace(head=head, tail=tail)
+        rows += piece.total(ROWS)
+        payload_bytes += piece.total(PAYLOAD)
+    return Stretch(replica, number, begin, end, rows, payload_bytes, inside)
+
+
+def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int:
+    """Return how many partitions a batch is worth: a Python task costs 16 to 30 ms, so few unless there is much."""
+    wanted = max(-(-rows // PARTITION_ROWS), -(-payload_bytes // PARTITION_BYTES))
+    return max(least, min(most, max(1, wanted)))
+
+
+def pack(found: Iterable[Stretch], count: int) -> list[list[Stretch]]:
+    """Return the stretches in at most ``count`` partitions of about the same work, in the order that they have.
+
+    So within a partition a stream goes up, and a partition reads few segments.
+    """
+    stretch_list = list(found)
+    total = sum(_weight(stretch) for stretch in stretch_list)
+    bins: list[list[Stretch]] = [[] for _ in range(max(1, count))]
+    before = 0
+    for stretch in stretch_list:
+        middle = before + _weight(stretch) // 2
+        bins[min(len(bins) - 1, middle * len(bins) // max(1, total))].append(stretch)
+        before += _weight(stretch)
+    return [each for each in bins if each]
+
+
+def _weight(stretch: Stretch) -> int:
+    return stretch.rows * 100 + stretch.payload_bytes + 1
+
+
+def plan_rows(totals: Mapping[str, int], start: Mapping[str, int]) -> int:
+    """Return how many seqnos lie between two digests, which is the number of rows or a little more."""
+    return sum(max(0, seqno - start.get(key, 0)) for key, seqno in totals.items())

@@ -1,0 +1,110 @@
+"""The columns of the source: what there is, what a read asks for, and the schema that Spark is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_gapless.source.options import OptionError, Options
+from pyspark_gapless.source.payload_decoder import ERROR, ROW, DdlField, ddl_fields
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+COLUMNS: Final = {
+    "group": "string",
+    "origin": "string",
+    "name": "string",
+    "node": "string",
+    "incarnation": "bigint",
+    "seqno": "bigint",
+    "mode": "string",
+    "view": "bigint",
+    "sent": "timestamp",
+    "collected": "timestamp",
+    "headers": "map<string,binary>",
+    "payload": "binary",
+}
+"""The columns of a message, with their types in Spark."""
+
+
+def decoded_fields(options: Options) -> list[tuple[str, DdlField]]:
+    """Return the decoded columns as (name of the column, field of the payload)."""
+    if not options.payload_schema:
+        return []
+    if options.payload_schema.lstrip().startswith("{"):
+        fields = _from_json(options.payload_schema)
+    else:
+        fields = ddl_fields(options.payload_schema)
+    named = [(options.payload_prefix + field.name, field) for field in fields]
+    names = [name for name, _ in named]
+    for name in names:
+        if name.lower() in {*COLUMNS, ERROR, ROW}:
+            raise OptionError(
+                f'option "payload_schema" has a column {name!r}, and so has every message; set "payload_prefix" '
+                f'(such as "p_") to tell them apart'
+            )
+        if [other.lower() for other in names].count(name.lower()) > 1:
+            raise OptionError(f'option "payload_schema" names {name!r} twice')
+    return named
+
+
+def _from_json(text: str) -> list[DdlField]:
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromJson(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f'option "payload_schema" begins like JSON but is not what schema.json() of a StructType gives: {error}'
+        ) from None
+    return [DdlField(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def selected(options: Options) -> list[tuple[str, str]]:
+    """Return the columns of a read in their order, each with its type."""
+    decoded = {name: field.type for name, field in decoded_fields(options)}
+    extra = {ERROR: "string"} if decoded else {}
+    if options.payload_format == "arrow":
+        extra[ROW] = "int"
+    there = COLUMNS | decoded | extra
+    if not options.columns:
+        return [(name, kind) for name, kind in there.items() if not (decoded and name == "payload")]
+    for name in options.columns:
+        if name not in there:
+            raise OptionError(f'option "columns" names {name!r}; there are {", ".join(there)}')
+    return [(name, there[name]) for name in options.columns]
+
+
+def ddl(options: Options) -> str:
+    """Return the schema of a read as DDL, which Spark itself reads."""
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in selected(options))
+
+
+def check_schema(schema: StructType, options: Options) -> None:
+    """Refuse a schema that a user gave (``.schema(…)``) if it has columns that are not there, or of another type."""
+    decoded = {name for name, _ in decoded_fields(options)}
+    base = COLUMNS | ({ERROR: "string", ROW: "int"} if decoded else {})
+    for field in schema.fields:
+        if field.name not in base and field.name not in decoded:
+            raise OptionError(
+                f"the schema has a column {field.name!r}; there are {', '.join([*base, *sorted(decoded)])}. Columns of "
+                'the payload are named by the option "payload_schema"'
+            )
+        if field.name in base and field.dataType.simpleString() != base[field.name]:
+            raise OptionError(
+                f"the schema says that {field.name!r} is {field.dataType.simpleString()}; it is {base[field.name]}"
+            )
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """Return the Arrow schema that Spark expects of the batches, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def decoded_pairs(options: Options, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return (column, field of the payload) for the decoded columns among ``names``."""
+    return tuple((name, field.name) for name, field in decoded_fields(options) if name in names)

@@ -1,0 +1,317 @@
+"""The streaming read: ``spark.readStream.format("gapless")``.
+
+Spark makes two of these objects: one lives beside the driver for as long as the query and is asked
+for offsets and partitions, the other is sent to executors and asked to read. So nothing is opened
+before it is needed, and nothing that is open travels.
+
+On each trigger: ``start`` is committed, so it is released; what is available is looked up; the
+limits say how much of it is taken. A restarted query gets the same partitions for the same offsets,
+because nothing above ``start`` is released.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from gapless.errors import GaplessError
+from pyspark_gapless.source import partition_reader, schema as columns
+from pyspark_gapless.source.offset_release import Releaser, log
+from pyspark_gapless.source.offsets import (
+    Digest,
+    advance,
+    digest_of,
+    merged,
+    offset_of,
+    raised,
+    reader_of,
+)
+from pyspark_gapless.source.options import AT_DIGEST, AT_TIME, LATEST, Options, Position
+from pyspark_gapless.source.partition_planner import plan_rows
+from pyspark_gapless.source.replica_set import Replicas
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pyspark_gapless.source.embedded_collector import Embedded
+
+MOST_RIVALS: Final = 3
+"""After how many registrations in a row that somebody else has overwritten a query gives up."""
+
+
+class ReaderTakenError(GaplessError):
+    """Another query reads under the same name of a reader; one of them needs another name."""
+
+
+def position_digest(replicas: Replicas, position: Position) -> Digest:
+    """Return the digest of a position in what the replicas have now."""
+    low = replicas.low()
+    if position.kind == LATEST:
+        return replicas.high()
+    if position.kind == AT_DIGEST:
+        return dict(sorted((low | position.digest).items()))
+    if position.kind == AT_TIME:
+        return raised(replicas.at_time(position.time_ns), low)
+    return low
+
+
+class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a spool as a stream."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        columns.check_schema(schema, options)
+        self.options = options
+        self.schema = schema
+        self._session: _Session | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "schema": self.schema, "_session": None}
+
+    # Beside the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
+        """Return where a new query begins.
+
+        Spark asks for it also to do the very first batch again after a crash, and has not kept the
+        answer; then :meth:`partitions` finds it in the registration of the reader.
+        """
+        session = self._opened()
+        if session.initial is None:
+            digest = position_digest(session.replicas, self.options.starting)
+            digest = {key: seqno for key, seqno in digest.items() if session.matches(key)}
+            session.initial = offset_of(
+                digest, self.options.reader or f"spark-{secrets.token_hex(6)}"
+            )
+        return session.initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set; if both are set, that of bytes is added to it later."""
+        if self.options.max_rows is not None:
+            return ReadMaxRows(self.options.max_rows)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Remember what there is now: a query that takes what is available ends there."""
+        session = self._opened()
+        session.cap = session.available()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Release ``start``, which is committed, and return up to where the next batch goes."""
+        session = self._opened()
+        digest = digest_of(start)
+        session.release(self.options.reader or reader_of(start), digest, reader_of(start))
+        available = session.available()
+        goal = raised(available, {key: seqno for key, seqno in digest.items() if key in available})
+        rows, size_bytes = self._limits(limit)
+        if (
+            isinstance(limit, ReadMinRows)
+            and session.cap is None
+            and plan_rows(goal, digest) < limit.min_rows
+        ):
+            goal = {}
+        wanted = session.replicas.admit(digest, goal, rows, size_bytes) if goal != digest else goal
+        known = session.replicas.high() if session.replicas.complete else None
+        end = advance(digest, wanted, known)
+        if end == digest and session.cap is not None:
+            session.releaser.flush()
+        session.answered = True
+        return offset_of(end, reader_of(start))
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows, size_bytes = self.options.max_rows, self.options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+        if isinstance(limit, ReadMaxBytes):
+            size_bytes = limit.max_bytes
+        return rows, size_bytes
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return all that there is, so that the progress of the query shows how far behind it is."""
+        return offset_of(self._opened(refresh=False).all_available())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[partition_reader.Part]:
+        """Return the partitions between two offsets; the same rows whenever it is asked."""
+        session = self._opened()
+        digest = digest_of(start)
+        if start == session.initial and not session.answered:
+            digest = session.first_start(reader_of(end), digest)
+        plan = session.replicas.plan(
+            digest,
+            digest_of(end),
+            partitions=(self.options.min_partitions, self.options.max_partitions),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        return partition_reader.parts(
+            session.replicas, plan, fail_on_data_loss=self.options.fail_on_data_loss
+        )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: it comes only when there is new data, and ``latestOffset`` has said it all before."""
+
+    def stop(self) -> None:
+        """Stop the embedded collector and what releases."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    # On executors
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a partition."""
+        schema = columns.arrow_schema(self.schema)
+        pairs = columns.decoded_pairs(self.options, schema.names)
+        return partition_reader.batches(partition, schema, pairs, self.options.payload_format)
+
+    def _opened(self, *, refresh: bool = True) -> _Session:
+        fresh = self._session is None
+        if self._session is None:
+            self._session = _Session(self.options)
+        if fresh or refresh:
+            self._session.refresh()
+        return self._session
+
+
+class _Session:
+    """What is open beside the driver while a query runs."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.replicas = Replicas(options.spools)
+        self.cap: Digest | None = None
+        self.initial: dict[str, Any] | None = None
+        self.answered = False
+        self.releaser = Releaser(self._tell, sync=options.release == "sync")
+        self.matches = self.replicas.matching(options.origins)
+        self._reader = ""
+        self._stamps: dict[int, int] = {}
+        self._rivals = 0
+        self._before = _exit_on_term()
+        self.embedded: Embedded | None = None
+        if options.group:
+            from pyspark_gapless.source.embedded_collector import Embedded
+
+            self.embedded = Embedded(options.spools[0], options.group, options.collector)
+            self.embedded.start()
+
+    def refresh(self) -> None:
+        """Look for what is new."""
+        if self.embedded is not None:
+            self.embedded.check()
+        self.replicas.refresh()
+        self.matches = self.replicas.matching(self.options.origins)
+
+    def all_available(self) -> Digest:
+        """Return up to where there is something, of the streams that are asked for."""
+        return {key: seqno for key, seqno in self.replicas.high().items() if self.matches(key)}
+
+    def available(self) -> Digest:
+        """Return up to where this query may go now."""
+        found = self.all_available()
+        if self.cap is None:
+            return found
+        return {key: min(seqno, found[key]) for key, seqno in self.cap.items() if key in found}
+
+    def release(self, reader: str, digest: Digest, former: str) -> None:
+        """Say that the digest is committed; a new query says it at once: from now on the spool keeps the rest."""
+        self._reader = reader
+        told = self._with_others(digest)
+        there = {at for at, view in enumerate(self.replicas.views) if view is not None}
+        self._stamps = {at: stamp for at, stamp in self._stamps.items() if at in there}
+        new = there - self._stamps.keys()
+        if new:
+            self.releaser.repeat()
+            known = (
+                {}
+                if self.initial == offset_of(digest, former)
+                else self.replicas.registered(reader)
+            )
+            self._stamps |= {at: known[at].when_ns for at in new if at in known}
+            self._stamps |= self.replicas.register(reader, told, sorted(new - known.keys()))
+            if former not in {"", reader}:
+                self.replicas.forget(former)
+        self.releaser.offer(told)
+
+    def first_start(self, reader: str, told: Digest) -> Digest:
+        """Return where the first batch of a query began in its former life: up to there the reader had registered."""
+        found = [known.digest for known in self.replicas.registered(reader).values()]
+        if not found:
+            log.warning(
+                "no spool knows the reader %s; its first batch, done again, begins at %s",
+                reader,
+                told,
+            )
+            return told
+        return {
+            key: seqno for key, seqno in merged(found, highest=False).items() if self.matches(key)
+        }
+
+    def _with_others(self, digest: Mapping[str, int]) -> Digest:
+        """Return the digest with the streams that this query does not read as passed: none of them is kept for it."""
+        if not self.options.origins:
+            return dict(digest)
+        others = {
+            key: seqno for key, seqno in self.replicas.high().items() if not self.matches(key)
+        }
+        return dict(sorted((others | dict(digest)).items()))
+
+    def _tell(self, digest: Digest) -> None:
+        known = self.replicas.registered(self._reader)
+        foreign = [
+            at
+            for at, found in known.items()
+            if self._stamps.get(at, found.when_ns) != found.when_ns
+        ]
+        # The former life of this very query may still be ending, and has its last word; a living
+        # rival goes on.
+        self._rivals = self._rivals + 1 if foreign else 0
+        if self._rivals > MOST_RIVALS:
+            raise ReaderTakenError(
+                f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so neither can rely on "
+                'what the spool keeps; give each query a name of its own with the option "reader", or leave it out'
+            )
+        self._stamps |= self.replicas.register(self._reader, digest)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.releaser.stop()
+        try:
+            self.releaser.flush()
+        except (GaplessError, OSError) as error:
+            log.warning("what is read could not be released: %s", error)
+        if self.embedded is not None:
+            try:
+                self.embedded.stop()
+            except GaplessError as error:
+                log.warning("the embedded collector: %s", error)
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _exit_on_term() -> Any:
+    """Make SIGTERM end this process in good order: Spark stops a query by that signal and calls nothing before."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:
+        return None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return before

@@ -1,0 +1,118 @@
+"""A cell: one combination of parameters. Together with a seed it is one simulated run."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.sim.profile_cost import Work, compare_command, config_of, shrink_command
+from gapless.units import format_duration
+from pyspark_gapless.runtime.package_zip import _walk
+from pyspark_gapless.sweep.schema import GRID, MEMBERSHIP
+
+if TYPE_CHECKING:
+    from gapless.config import Config
+
+SIMULATED = ("core", "wire", "sim", "trace")
+"""The parts of the package that have a say in what comes of a simulated run, beside the files at its top."""
+
+
+class Cell(NamedTuple):
+    """One combination of parameters.
+
+    Of a grid everything is given. Of a hunt, profile and members are None where the seed draws
+    them, and there is no loss, size or pace. ``knobs`` are those that are set, by name, each as a
+    person writes it.
+    """
+
+    kind: str
+    profile: str | None
+    members: int | None
+    messages: int
+    loss_percent: float | None = None
+    size_bytes: int | None = None
+    pace_ns: int | None = None
+    knobs: tuple[tuple[str, str], ...] = ()
+    mutant: str = ""
+
+    @property
+    def key(self) -> str:
+        """A hash of all parameters: the same wherever and whenever it is made."""
+        return _key(self)
+
+    @property
+    def membership(self) -> bool:
+        """Whether the group makes its own views."""
+        return self.kind == MEMBERSHIP
+
+    def config(self) -> Config | None:
+        """Return the configuration; None if the seed draws it."""
+        if self.kind != GRID:
+            return None
+        assert self.profile is not None
+        return config_of(self.profile, ";".join(f"{name}={value}" for name, value in self.knobs))
+
+    def work(self, seed: int) -> Work:
+        """Return the work of a cell of a grid."""
+        assert self.members is not None
+        assert self.size_bytes is not None
+        assert self.pace_ns is not None
+        return Work(self.members, self.messages, self.size_bytes, self.pace_ns, seed)
+
+    def replay(self, seed: int) -> str:
+        """Return the command that runs one seed again and shows it."""
+        return self._command(seed, shrink=False)
+
+    def shrink(self, seed: int) -> str:
+        """Return the command that makes a scenario of a seed that fails."""
+        return self._command(seed, shrink=True)
+
+    def _command(self, seed: int, *, shrink: bool) -> str:
+        config = self.config()
+        if config is not None:
+            assert self.profile is not None
+            assert self.loss_percent is not None
+            make = shrink_command if shrink else compare_command
+            return make(self.profile, self.loss_percent, self.work(seed), config, self.mutant)
+        from gapless.sim.shrink.shrinker import Origin
+
+        origin = Origin(seed, self.messages, self.members, None, self.profile, self.membership)
+        command = origin.command.replace(
+            "gapless sim", "gapless shrink" if shrink else "gapless sim"
+        )
+        return command + (f' --mutant "{self.mutant}"' if self.mutant else "")
+
+    def described(self) -> dict[str, str]:
+        """Return the parameters in words, for a table; those that are not given are empty."""
+        told: dict[str, object] = {
+            "kind": self.kind,
+            "profile": self.profile,
+            "members": self.members,
+            "loss": None if self.loss_percent is None else f"{self.loss_percent:g} %",
+            **dict(self.knobs),
+            "messages": self.messages,
+            "size": self.size_bytes,
+            "pace": None if self.pace_ns is None else format_duration(self.pace_ns),
+            "mutant": self.mutant,
+        }
+        return {name: "" if value is None else str(value) for name, value in told.items()}
+
+
+@cache
+def _key(cell: Cell) -> str:
+    return blake2b(json.dumps(cell._asdict(), sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """Return a hash of the code that is simulated and that simulates: results of other code say nothing about it."""
+    digest = blake2b(digest_size=8)
+    for name, entry in _walk(files("gapless"), "gapless"):
+        folder, _, rest = name.removeprefix("gapless/").partition("/")
+        if not rest or folder in SIMULATED:
+            content = entry.read_bytes()
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -1,0 +1,184 @@
+"""Who does the runs: Spark, or a few processes of this machine. Both take chunks and give back tables.
+
+What comes back comes through Spark (or the pipe of a process), never by way of a disk: executors
+may be anywhere, and of a task that is tried again or twice at the same time, one answer counts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gapless.errors import GaplessError
+from gapless_lab.chaos.spark_driver import QUICK
+from pyspark_gapless.runtime.spark_config import choose_master, told_outside
+from pyspark_gapless.runtime.spark_install import look
+from pyspark_gapless.sweep.schema import COLUMNS
+from pyspark_gapless.sweep.task import Run, part_of, table_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+JOBS_AT_ONCE: Final = 4
+"""Jobs that together fill all cores of a Spark; one more waits its turn, so that no core does."""
+NAME: Final = "gapless sweep"
+"""What Spark calls it."""
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+"""Where options of the driver's JVM are set."""
+_TAG: Final = "gapless-sweep"
+
+
+class SweepError(GaplessError):
+    """The runs cannot be done; what was done before is kept. The message says why."""
+
+
+class Engine(ABC):
+    """Does chunks of runs: ``slots`` tasks at a time; a chunk is split into ``parts`` tasks."""
+
+    slots: int
+    parts = 1
+
+    @property
+    def depth(self) -> int:
+        """How many chunks should be under way: one more than all slots take."""
+        return -(-self.slots // self.parts) + 1
+
+    @abstractmethod
+    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+        """Begin with some runs."""
+
+    @abstractmethod
+    def explain(self, error: BaseException) -> SweepError | None:
+        """Return in words why a chunk has failed; None if that is no fault of the engine."""
+
+
+class Processes(Engine):
+    """The cores of this machine, without Spark."""
+
+    def __init__(self, workers: int, pool: Executor) -> None:
+        self.slots = workers
+        self._pool = pool
+
+    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+        """Begin with some runs."""
+        return self._pool.submit(table_of, runs, code)
+
+    def explain(self, error: BaseException) -> SweepError | None:
+        """Return in words why a chunk has failed."""
+        if isinstance(error, BrokenProcessPool):
+            return SweepError(
+                "a worker process was killed, perhaps for want of memory; try with fewer --workers"
+            )
+        return None
+
+
+class OnSpark(Engine):
+    """The cores of a Spark. A chunk is a job of its own, so that its rows are here when it is done."""
+
+    def __init__(self, spark: SparkSession, pool: Executor) -> None:
+        self.spark = spark
+        self.slots = _slots(spark)
+        self.parts = -(-self.slots // JOBS_AT_ONCE)
+        self._pool = pool
+
+    def submit(self, runs: Sequence[Run], code: str) -> Future[pa.Table]:
+        """Begin with some runs."""
+        return self._pool.submit(self._job, runs, code)
+
+    def _job(self, runs: Sequence[Run], code: str) -> pa.Table:
+        self.spark.addTag(_TAG)
+        parts = min(self.parts, len(runs))
+        schema = ", ".join(f"`{name}` {column.kind}" for name, column in COLUMNS.items())
+        frame = self.spark.range(0, parts, 1, parts).mapInArrow(part_of(runs, parts, code), schema)
+        return frame.toArrow()
+
+    def explain(self, error: BaseException) -> SweepError | None:
+        """Return in words why a chunk has failed."""
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            return SweepError(
+                "Spark has died; what was done before is kept, and the same command goes on"
+            )
+        if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+            return None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return SweepError(f"Spark has given up: {lines[0] if lines else type(error).__name__}")
+
+    def cancel(self) -> None:
+        """Let go of what is under way."""
+        self.spark.interruptTag(_TAG)
+
+
+def _slots(spark: SparkSession) -> int:
+    """Return how many tasks run at a time."""
+    context = getattr(spark, "_sc", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    # Spark Connect does not tell; but into so many parts a range is split if nobody says otherwise.
+    from pyspark.sql.functions import max as most, spark_partition_id
+
+    (row,) = (
+        spark.range(1 << 20).select(spark_partition_id().alias("part")).agg(most("part")).collect()
+    )
+    return int(row[0]) + 1
+
+
+@contextmanager
+def processes(workers: int) -> Iterator[Engine]:
+    """Give an engine of ``workers`` processes."""
+    # A fresh interpreter each: a copy of one that has threads may hang.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
+    try:
+        yield Processes(workers, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the process that collects, and end if that one is killed: nobody would tell this one to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def light_settings(master: str | None) -> dict[str, str]:
+    """Return how a JVM starts that only hands out work: on this machine it would take the cores that are to do it."""
+    told = told_outside(look().home, os.environ)
+    if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
+        return {}
+    return {JVM_OPTIONS: QUICK}
+
+
+@contextmanager
+def on_spark(master: str | None, log_path: Path) -> Iterator[Engine]:
+    """Give an engine of a Spark at ``master``; what the JVM has to say goes into a file."""
+    from gapless_lab.sensor_pipeline.runner import quiet_session
+
+    with (
+        quiet_session(master, log_path, NAME, light_settings(master)) as spark,
+        ThreadPoolExecutor(JOBS_AT_ONCE + 1) as pool,
+    ):
+        engine = OnSpark(spark, pool)
+        try:
+            yield engine
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            # A Spark that has died needs no cancelling, and why it was left is told by somebody
+            # else.
+            with suppress(Exception):
+                engine.cancel()

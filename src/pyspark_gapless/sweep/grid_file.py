@@ -1,0 +1,324 @@
+"""The grid file: what a person writes to say which cells there are.
+
+A table ``[grid]`` (or several, as ``[[grid]]``) has axes: ``profile``, ``members``, ``loss`` and
+any knob by its name; ``[work]`` says what every member does. A table ``[hunt]`` stands for groups
+that are drawn from their seeds. Each value is one, or a list; every combination is a cell.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from gapless.config import KNOBS
+from gapless.config_fields import unknown_knob
+from gapless.errors import ConfigError
+from gapless.sim.profile_cost import (
+    MEMBERS,
+    MOST_LOSS_PERCENT,
+    MOST_MESSAGES,
+    MOST_SIZE_BYTES,
+    PACES_NS,
+    Work,
+)
+from gapless.sim.runner import usual_messages
+from gapless.sim.swarm.profile_draw import FAMILY
+from gapless.units import format_duration, parse_duration, parse_size
+from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
+
+MOST_CELLS: Final = 100_000
+"""More cells than that are a slip of the pen."""
+MOST_HUNT_MESSAGES: Final = 10_000
+"""The most messages of a member in a hunt."""
+
+PRESETS: Final = {
+    "protocols": f"""\
+# Every profile against loss and group size.
+[grid]
+profile = {list(FAMILY)}
+members = [3, 8]
+loss = [0, 1, 5, 10]
+
+[work]
+messages = 100
+size = 100
+pace = "1ms"
+""".replace("'", '"'),
+    "hunt": """\
+# The full swarm: groups, faults and work are drawn from each seed.
+[hunt]
+groups = ["told", "membership"]
+""",
+}
+"""Grid files that are at hand, by name."""
+
+Axis = Mapping[str, Callable[[Any], Any]]
+
+
+def load_grid(path: Path) -> list[Cell]:
+    """Return the cells of a grid file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    try:
+        return read_grid(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def preset(name: str) -> str:
+    """Return the text of the grid that is called ``name``."""
+    if name not in PRESETS:
+        raise ConfigError(
+            f"there is no preset {name!r}; there are {', '.join(PRESETS)}{_hint(name, PRESETS)}"
+        )
+    return PRESETS[name]
+
+
+def read_grid(text: str) -> list[Cell]:
+    """Return the cells of the text of a grid file, each once."""
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"this is not TOML: {error}") from error
+    tables = ("grid", "work", "hunt")
+    for name in found:
+        if name not in tables:
+            loose = (
+                "" if isinstance(found[name], dict) else "; is the line [grid] missing above it?"
+            )
+            raise ConfigError(
+                f"{name!r} is none of the tables {', '.join(tables)}{_hint(name, tables) or loose}"
+            )
+    grids, work, hunts = _tables(found, "grid"), _tables(found, "work"), _tables(found, "hunt")
+    if not grids and not hunts:
+        raise ConfigError(
+            "there is neither a table [grid] nor a table [hunt], so there is nothing to run"
+        )
+    if work and not grids:
+        raise ConfigError("[work] is what the members of a [grid] do, and there is none")
+    if len(work) > 1:
+        raise ConfigError(
+            "there is one [work] for all grids; write lists in it, such as size = [100, 1000]"
+        )
+    cells = [cell for grid in grids for cell in _grid_cells(grid, work[0] if work else {})]
+    cells += [cell for hunt in hunts for cell in _hunt_cells(hunt)]
+    return list(dict.fromkeys(cells))
+
+
+def with_mutant(cells: list[Cell], mutant: str) -> list[Cell]:
+    """Return the same cells with a bug planted."""
+    return [cell._replace(mutant=mutant) for cell in cells]
+
+
+def _tables(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    value = found.get(name, [])
+    tables = [value] if isinstance(value, dict) else value
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(
+            f"{name} = {value!r}: expected a table, [{name}], with a line for each axis"
+        )
+    return tables
+
+
+# Grids
+
+
+def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[Cell]:
+    own: Axis = {"profile": _profile, "members": _members, "loss": _loss}
+    knobs: Axis = {name: _knob(name) for name in KNOBS if name not in {"profile", "unicast"}}
+    if "unicast" in grid:
+        raise ConfigError(
+            f"[grid] unicast: name it as profile, which may be one of {', '.join(FAMILY)}"
+        )
+    for name in grid:
+        if name in _WORK:
+            raise ConfigError(f"[grid] {name} belongs to the table [work]")
+        if name not in own and name not in knobs:
+            raise ConfigError(f"[grid] {unknown_knob(name, [*own, *knobs])}")
+    for name in work:
+        if name in own or name in knobs:
+            raise ConfigError(f"[work] {name} belongs to the table [grid]")
+        if name not in _WORK:
+            raise ConfigError(
+                f"[work] there is no {name!r}; there are {', '.join(_WORK)}{_hint(name, _WORK)}"
+            )
+    usual = Work()
+    plain = {"profile": "nakack4", "members": usual.members, "loss": 0}
+    values = _axes("grid", {**plain, **grid}, {**own, **knobs})
+    done = {
+        "messages": usual.messages,
+        "size": usual.size_bytes,
+        "pace": format_duration(usual.pace_ns),
+    }
+    values |= _axes("work", {**done, **work}, _WORK)
+    _check_number(values)
+    return [
+        _grid_cell(dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
+    ]
+
+
+def _grid_cell(chosen: dict[str, Any]) -> Cell:
+    knobs = tuple(
+        sorted(
+            (name, value) for name, value in chosen.items() if name in KNOBS and name != "profile"
+        )
+    )
+    cell = Cell(
+        GRID,
+        chosen["profile"],
+        chosen["members"],
+        chosen["messages"],
+        chosen["loss"],
+        chosen["size"],
+        chosen["pace"],
+        knobs,
+    )
+    try:
+        cell.config()
+    except ConfigError as error:
+        told = ", ".join(f"{name} = {value}" for name, value in knobs)
+        raise ConfigError(f"[grid] {cell.profile} with {told}: {error}") from error
+    return cell
+
+
+def _check_number(values: Mapping[str, list[Any]]) -> None:
+    number = prod(map(len, values.values()))
+    if number > MOST_CELLS:
+        axes = " x ".join(str(len(value)) for value in values.values() if len(value) > 1)
+        raise ConfigError(f"{axes} are {number:,} cells; the most is {MOST_CELLS:,}")
+
+
+# Hunts
+
+
+def _hunt_cells(hunt: dict[str, Any]) -> list[Cell]:
+    axes: Axis = {
+        "groups": _groups,
+        "profile": _profile,
+        "members": _members,
+        "messages": _hunt_messages,
+    }
+    for name in hunt:
+        if name in KNOBS and name not in axes:
+            raise ConfigError(
+                f"[hunt] {name}: a hunt draws its knobs from the seed; set them in a [grid]"
+            )
+        if name not in axes:
+            raise ConfigError(
+                f"[hunt] there is no {name!r}; there are {', '.join(axes)}{_hint(name, axes)}"
+            )
+    values = _axes("hunt", {"groups": list(HUNTS), **hunt}, axes)
+    _check_number(values)
+    drawn: dict[str, list[Any]] = {"profile": [None], "members": [None], "messages": [None]}
+    cells = []
+    for kind, profile, members, messages in product(*({"groups": [], **drawn, **values}).values()):
+        usual = usual_messages(membership=kind == MEMBERSHIP)
+        cells.append(Cell(kind, profile, members, usual if messages is None else messages))
+    return cells
+
+
+# Values
+
+
+def _axes(table: str, given: Mapping[str, Any], axes: Axis) -> dict[str, list[Any]]:
+    """Return the values of each axis, read and each once."""
+    found = {}
+    for name, value in given.items():
+        each = value if isinstance(value, list) else [value]
+        if not each:
+            raise ConfigError(f"[{table}] {name} has no value; leave the line out, or name one")
+        try:
+            found[name] = list(dict.fromkeys(axes[name](one) for one in each))
+        except ConfigError as error:
+            raise ConfigError(f"[{table}] {error}") from error
+    return found
+
+
+def _knob(name: str) -> Callable[[Any], str]:
+    knob = KNOBS[name]
+
+    def read(value: Any) -> str:
+        shown = knob.show(knob.read(value))
+        return str(shown).lower() if isinstance(shown, bool) else str(shown)
+
+    return read
+
+
+def _profile(value: Any) -> str:
+    if value not in FAMILY:
+        raise ConfigError(
+            f"profile = {value!r}: expected one of {', '.join(FAMILY)}{_hint(value, FAMILY)}"
+        )
+    return str(value)
+
+
+def _groups(value: Any) -> str:
+    if value not in HUNTS:
+        raise ConfigError(
+            f"groups = {value!r}: expected one of {', '.join(HUNTS)}{_hint(value, HUNTS)}"
+        )
+    return str(value)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{name} = {value!r}: expected a whole number from {least:,} to {most:,}")
+    return value
+
+
+def _members(value: Any) -> int:
+    return _whole("members", value, MEMBERS[0], MEMBERS[-1])
+
+
+def _hunt_messages(value: Any) -> int:
+    return _whole("messages", value, 1, MOST_HUNT_MESSAGES)
+
+
+def _messages(value: Any) -> int:
+    return _whole("messages", value, 1, MOST_MESSAGES)
+
+
+def _loss(value: Any) -> float:
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not 0 <= value <= MOST_LOSS_PERCENT
+    ):
+        raise ConfigError(
+            f"loss = {value!r}: expected a number of per cent from 0 to {MOST_LOSS_PERCENT}"
+        )
+    return abs(float(value))
+
+
+def _size(value: Any) -> int:
+    try:
+        size_bytes = parse_size(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise ConfigError(f"size = {value!r}: {error}") from error
+    return _whole("size", size_bytes, 0, MOST_SIZE_BYTES)
+
+
+def _pace(value: Any) -> int:
+    try:
+        pace_ns = parse_duration(value) if isinstance(value, str) else None
+    except ConfigError as error:
+        raise ConfigError(f"pace = {value!r}: {error}") from error
+    if pace_ns is None or pace_ns not in PACES_NS:
+        raise ConfigError(f'pace = {value!r}: expected a duration from "1us" to "1s"')
+    return pace_ns
+
+
+def _hint(value: Any, choices: Any) -> str:
+    near = get_close_matches(value, list(choices), n=1) if isinstance(value, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+_WORK: Axis = {"messages": _messages, "size": _size, "pace": _pace}

@@ -1,0 +1,131 @@
+"""The figures of a sweep, from the folder of its results alone: what a report of it is drawn from.
+
+Needs pyarrow and no Spark: the table of results is small. Which cells and seeds there are is read
+off the rows. If runs of several versions of the code lie in one folder, those of the newest files
+count, and the others are only counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gapless.errors import ConfigError
+from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.results import RUNS, Results, Wanted
+from pyspark_gapless.sweep.schema import GRID
+from pyspark_gapless.sweep.summary import summarise
+
+_PARAMETERS = (
+    "kind",
+    "profile",
+    "members",
+    "messages",
+    "loss",
+    "size_bytes",
+    "pace_ns",
+    "knobs",
+    "capacity",
+    "mutant",
+)
+_COLUMNS = ("key", "seed", "version", "code", *_PARAMETERS)
+
+
+class _Code(NamedTuple):
+    version: str
+    code: str
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is the output of a sweep."""
+    return next((folder / RUNS).glob("[!.]*.parquet"), None) is not None
+
+
+def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
+    """Return what came of the sweep in a folder, ready to be written as JSON."""
+    if not is_sweep(folder):
+        raise ConfigError(
+            f"{folder}: no sweep is there ({RUNS}/*.parquet); make one: gapless sweep --output {folder}"
+        )
+    results = Results(folder)
+    cells, seeds, newest, other = _look(results)
+    wanted = Wanted(cells, range(min(seeds), max(seeds) + 1), newest.code)
+    wanted.version = newest.version
+    summary = summarise(results, wanted)
+    return {
+        "kind": "sweep",
+        "title": title,
+        "version": newest.version,
+        "code": newest.code,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "other_runs": other,
+        **summary.as_dict(),
+    }
+
+
+def _look(results: Results) -> tuple[list[Cell], set[int], _Code, int]:
+    """Return the cells and seeds of the newest code in a folder, that code, and how many runs are of other code."""
+    counts: Counter[_Code] = Counter()
+    cells: dict[_Code, dict[str, Cell]] = {}
+    seeds: dict[_Code, set[int]] = {}
+    newest = _Code("", "")
+    for path in sorted(
+        results.files.glob("[!.]*.parquet"), key=lambda path: path.stat().st_mtime_ns
+    ):
+        for row in _rows(path):
+            newest = _Code(row["version"], row["code"])
+            counts[newest] += 1
+            known = cells.setdefault(newest, {})
+            if row["key"] not in known:
+                known[row["key"]] = _cell(row)
+            seeds.setdefault(newest, set()).add(row["seed"])
+    if not counts:
+        raise ConfigError(
+            f"{results.folder}: no run of this sweep is done yet; start it again with the same --output"
+        )
+    return list(cells[newest].values()), seeds[newest], newest, counts.total() - counts[newest]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found: list[dict[str, Any]] = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
+    except (pa.ArrowException, KeyError) as error:
+        raise ConfigError(f"{path} is no file of results of a sweep: {error}") from error
+    return found
+
+
+def _cell(row: dict[str, Any]) -> Cell:
+    """Return the cell that a row is of: the one whose key the row has.
+
+    A row does not say whether its capacity was given or is that of the profile, nor whether its
+    loss was written as a whole number; the key does.
+    """
+    knobs = dict(row["knobs"] or ())
+    loss = row["loss"]
+    whole = {**knobs, "capacity": str(row["capacity"])}
+    for loss_percent, chosen in product(
+        [loss] if loss is None else [loss, int(loss)], (knobs, whole)
+    ):
+        cell = Cell(
+            row["kind"],
+            row["profile"] if row["kind"] == GRID else None,
+            row["members"],
+            row["messages"],
+            loss_percent,
+            row["size_bytes"],
+            row["pace_ns"],
+            tuple(sorted(chosen.items())),
+            row["mutant"] or "",
+        )
+        for one in (cell, cell._replace(profile=row["profile"])):
+            if one.key == row["key"]:
+                return one
+    raise ConfigError(
+        f"the runs of cell {row['key']} were made by another version: {row['version']}; sweep again"
+    )

@@ -1,0 +1,177 @@
+"""What a task does: simulate some runs, one after the other, and hand out their rows.
+
+A run is a pure function of its cell, its seed and the code; only ``cpu_s`` and ``python`` say where
+it was done. A run that breaks off is a row like any other, with the error in it: one bad seed does
+not end a sweep.
+"""
+
+from __future__ import annotations
+
+import platform
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from time import process_time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gapless import __version__
+from gapless.sim.coverage.membership_coverage import MUST_GATHER
+from gapless.sim.coverage.stream_coverage import MUST_HAPPEN
+from gapless.sim.profile_cost import run_cell
+from gapless.sim.runner import Outcome, simulate
+from gapless.sim.scenario.scenario_file import plant
+from pyspark_gapless.sweep.cell import Cell
+from pyspark_gapless.sweep.schema import COLUMNS, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS: Final = 16
+"""Rows that a task hands out at once: few, so that they do not pile up, and not one by one."""
+_DIGITS: Final = 7
+
+
+class Run(NamedTuple):
+    """One simulated run to do."""
+
+    cell: Cell
+    seed: int
+
+
+def part_of(
+    runs: Sequence[Run], parts: int, code: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what ``mapInArrow`` calls in a task: it is given the number of its part, and does every so many-th run."""
+
+    def simulate_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for part in batch.column(0).to_pylist():
+                yield from record_batches(runs[part::parts], code)
+
+    return simulate_part
+
+
+def record_batches(runs: Iterable[Run], code: str) -> Iterator[pa.RecordBatch]:
+    """Do some runs; yield their rows, a few at a time."""
+    import pyarrow as pa
+
+    schema, rows = arrow_schema(), (row_of(run, code) for run in runs)
+    while some := list(islice(rows, BATCH_ROWS)):
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
+
+
+def table_of(runs: Sequence[Run], code: str) -> pa.Table:
+    """Do some runs and return all their rows."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(record_batches(runs, code), schema=arrow_schema())
+
+
+def row_of(run: Run, code: str) -> dict[str, Any]:
+    """Do one run and return its row."""
+    cell, seed = run
+    config = cell.config()
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    row |= {
+        "key": cell.key,
+        "seed": seed,
+        "version": __version__,
+        "code": code,
+        "python": platform.python_version(),
+        "kind": cell.kind,
+        "profile": cell.profile,
+        "members": cell.members,
+        "loss": cell.loss_percent,
+        "capacity": None if config is None else config.capacity,
+        "knobs": list(cell.knobs),
+        "messages": cell.messages,
+        "size_bytes": cell.size_bytes,
+        "pace_ns": cell.pace_ns,
+        "mutant": cell.mutant or None,
+        "faults": [],
+        "violations": [],
+    }
+    began_s = process_time()
+    try:
+        row |= _hunted(cell, seed) if config is None else _compared(cell, seed)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding of this seed
+        row["error"] = _where(error)
+    row["cpu_s"] = round(process_time() - began_s, 4)
+    return row
+
+
+def _where(error: Exception) -> str:
+    """Return an error in one line, with the place where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+
+
+def _hunted(cell: Cell, seed: int) -> dict[str, Any]:
+    with plant(cell.mutant):
+        outcome = simulate(
+            seed,
+            members=cell.members,
+            messages=cell.messages,
+            profile=cell.profile,
+            membership=cell.membership,
+        )
+    must_happen = MUST_GATHER if cell.membership else MUST_HAPPEN
+    seen = sorted(outcome.seen.intersection(must_happen))
+    return {
+        "character": outcome.character,
+        "profile": outcome.profile,
+        "seen": seen,
+        **_of_any(outcome),
+    }
+
+
+def _compared(cell: Cell, seed: int) -> dict[str, Any]:
+    assert cell.profile is not None
+    assert cell.loss_percent is not None
+    found = run_cell(cell.profile, cell.loss_percent, cell.work(seed), cell.config(), cell.mutant)
+    assert found.outcome is not None
+    return {
+        **_of_any(found.outcome),
+        "sent": found.sent,
+        "expected": found.expected,
+        "delivered": found.delivered,
+        "span_ns": found.span_ns,
+        "p50_ns": found.p50_ns,
+        "p99_ns": found.p99_ns,
+        "max_ns": found.max_ns,
+        "latency": list(histogram(found.latency_ns).items()),
+        "frames": found.frames,
+        "bytes": found.sizes_bytes,
+        "frames_lost": found.frames_lost,
+        "peak_window": found.peak_window,
+        "stalls": found.stalls,
+    }
+
+
+def _of_any(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "digest": outcome.digest,
+        "sent": outcome.messages,
+        "repairs": outcome.repairs,
+        "events": outcome.events,
+        "steps": outcome.steps,
+        "simulated_ns": outcome.simulated_ns,
+        "faults": sorted(outcome.faults.items()),
+        "violations": [violation._asdict() for violation in outcome.violations],
+    }
+
+
+def histogram(latency_ns: Mapping[int, int]) -> dict[int, int]:
+    """Return how many deliveries took how long, rounded up to 7 binary digits: by less than 1.6 per cent."""
+    found: Counter[int] = Counter()
+    for value_ns, count in latency_ns.items():
+        found[rounded_up(value_ns)] += count
+    return dict(sorted(found.items()))
+
+
+def rounded_up(value: int) -> int:
+    """Return the least number of 7 binary digits and zeros that is not below ``value``."""
+    shift = max(0, value.bit_length() - _DIGITS)
+    return -(-value >> shift) << shift

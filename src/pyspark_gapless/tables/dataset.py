@@ -1,0 +1,59 @@
+"""A dataset: a DataFrame and the schema that it is known to have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from gapless.errors import GaplessError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class SchemaError(GaplessError):
+    """A DataFrame does not have the columns of the dataset that it is to be; the message names each one."""
+
+
+class Dataset:
+    """A DataFrame that has the columns of its kind: all of them, of these types, and no others.
+
+    Subclasses say which. The columns are put into the order of the schema, so files of one table
+    are all alike.
+    """
+
+    name: ClassVar[str]
+    """What the dataset is called, and its folder."""
+    columns: ClassVar[Mapping[str, str]]
+    """The columns with their types, as Spark writes them."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        wrong = differences(frame.schema, self.columns)
+        if wrong:
+            raise SchemaError(
+                f"this is no {self.name} table: {'; '.join(wrong)}; expected {self.ddl()}"
+            )
+        self.frame = frame.select(*self.columns)
+
+    @classmethod
+    def ddl(cls) -> str:
+        """Return the schema as text that Spark reads."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in cls.columns.items())
+
+
+def differences(schema: StructType, columns: Mapping[str, str]) -> list[str]:
+    """Return what a schema has otherwise than ``columns`` say, a phrase for each column."""
+    found: dict[str, str] = {}
+    wrong = []
+    for field in schema.fields:
+        if field.name in found:
+            wrong.append(f"{field.name!r} is there twice")
+        found[field.name] = field.dataType.simpleString()
+    for name, kind in columns.items():
+        if name not in found:
+            wrong.append(f"{name!r} is missing")
+        elif found[name] != kind:
+            wrong.append(f"{name!r} is {found[name]}, not {kind}")
+    wrong += [f"{name!r} is not one of its columns" for name in found if name not in columns]
+    return wrong

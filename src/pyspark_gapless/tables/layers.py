@@ -1,0 +1,50 @@
+"""The three tables: bronze as it came, silver with types, gold summed up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pyspark_gapless.source.schema import COLUMNS
+from pyspark_gapless.tables.dataset import Dataset
+
+
+class Bronze(Dataset):
+    """Every message of the group once, as the source gives it; ``(origin, seqno)`` is its key."""
+
+    name = "bronze"
+    columns: ClassVar = COLUMNS
+
+
+class Silver(Dataset):
+    """Every row of bronze, with the payload as typed columns; ``problem`` says what is wrong with a bad one."""
+
+    name = "silver"
+    columns: ClassVar = {
+        "origin": "string",
+        "seqno": "bigint",
+        "sent": "timestamp",
+        "collected": "timestamp",
+        "site": "string",
+        "sensor": "string",
+        "number": "bigint",
+        "at": "timestamp",
+        "celsius": "double",
+        "humidity": "double",
+        "problem": "string",
+    }
+
+
+class Gold(Dataset):
+    """A row for each site and minute that is over: what its good readings say."""
+
+    name = "gold"
+    columns: ClassVar = {
+        "window_start": "timestamp",
+        "window_end": "timestamp",
+        "site": "string",
+        "readings": "bigint",
+        "celsius_mean": "double",
+        "celsius_min": "double",
+        "celsius_max": "double",
+        "humidity_mean": "double",
+    }

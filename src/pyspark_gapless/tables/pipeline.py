@@ -1,0 +1,262 @@
+"""From messages to tables: bronze as they came, silver with types, gold summed up by event time.
+
+A *method* is a pure function from DataFrame to DataFrame. A *step* reads, chains methods and writes
+a table; it is a streaming query with a checkpoint of its own, so it goes on where it was.
+docs/pipeline.md shows the whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_gapless.tables import Bronze, Dataset, Gold, Silver
+from pyspark_gapless.tables.table import Table, check_path, uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("gapless.spark")
+
+Method = Callable[["DataFrame"], "DataFrame"]
+"""A pure function from DataFrame to DataFrame."""
+
+LATE: Final = "10 minutes"
+"""How much later than the latest one a reading may come and still count in gold."""
+WINDOW: Final = "1 minute"
+"""What gold sums up."""
+CELSIUS: Final = (-60.0, 60.0)
+HUMIDITY: Final = (0.0, 100.0)
+"""What a sensor can measure; anything else is a fault of the sensor."""
+
+SLOW: Final = "Python worker failed to connect back"
+"""What Spark says of a Python process that was not up within ten seconds: the machine is busy, and nothing is wrong."""
+MOST_SLOW: Final = 20
+"""So often in a row that is waited out."""
+
+_RAISED: Final = re.compile(
+    r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)"
+)
+_TEXTS: Final = "site string, sensor string, number string, at string, celsius string, humidity string, broken string"
+
+
+# Methods
+
+
+def decode(frame: DataFrame) -> DataFrame:
+    """Take the payload for a JSON object and make its fields columns, as text: what has no type yet cannot be wrong."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    found = F.from_json(F.col("payload").cast("string"), _TEXTS, options)
+    made = frame.withColumn("json", found).select(
+        "origin", "seqno", "sent", "collected", "json", "json.*"
+    )
+    return made.withColumn("broken", F.col("json").isNull() | F.col("broken").isNotNull()).drop(
+        "json"
+    )
+
+
+def give_types(frame: DataFrame) -> DataFrame:
+    """Give the columns their types, and each row its ``problem``: null, or the first thing that is wrong with it."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kinds = {name: Silver.columns[name] for name in ("number", "at", "celsius", "humidity")}
+    typed = {name: F.col(name).try_cast(kind) for name, kind in kinds.items()}
+    problems = [
+        _when(F.col("broken"), "not a JSON object"),
+        *(_when(F.col(name).isNull(), f"no {name}") for name in ("site", "sensor", *kinds)),
+        *(_when(typed[name].isNull(), f"{name} is no {kind}") for name, kind in kinds.items()),
+        *(
+            _when(~typed[name].between(*limits), f"{name} out of range")
+            for name, limits in (("celsius", CELSIUS), ("humidity", HUMIDITY))
+        ),
+    ]
+    return frame.select(
+        *("origin", "seqno", "sent", "collected", "site", "sensor"),
+        *(value.alias(name) for name, value in typed.items()),
+        F.coalesce(*problems).alias("problem"),
+    )
+
+
+def _when(condition: Column, problem: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.when(condition, F.lit(problem))
+
+
+def keep_good(frame: DataFrame) -> DataFrame:
+    """Leave out the rows that have a problem."""
+    return frame.where("problem is null")
+
+
+def sum_up(frame: DataFrame) -> DataFrame:
+    """Sum up the readings of each site and window, once the window is over: when LATE has passed since its end."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = (
+        frame.withWatermark("at", LATE)
+        .groupBy(F.window("at", WINDOW).alias("over"), "site")
+        .agg(
+            F.count("*").alias("readings"),
+            F.avg("celsius").alias("celsius_mean"),
+            F.min("celsius").alias("celsius_min"),
+            F.max("celsius").alias("celsius_max"),
+            F.avg("humidity").alias("humidity_mean"),
+        )
+    )
+    start, end = F.col("over.start").alias("window_start"), F.col("over.end").alias("window_end")
+    return found.select(
+        start, end, *(name for name in Gold.columns if not name.startswith("window_"))
+    )
+
+
+# Steps
+
+
+def forget_torn_beginning(checkpoint: Path) -> None:
+    """Forget a first batch that was never planned: Spark does not begin beside what a kill has left of its plan."""
+    offsets = checkpoint / "offsets"
+    if offsets.is_dir() and not any(file.name.isdigit() for file in offsets.iterdir()):
+        for name in ("offsets", "commits", "state"):
+            shutil.rmtree(checkpoint / name, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Read, chain, write: a streaming query that fills one table and goes on from its checkpoint."""
+
+    read: Callable[[SparkSession], DataFrame]
+    chain: tuple[Method, ...]
+    table: Table[Any]
+    checkpoint: Path
+
+    @property
+    def name(self) -> str:
+        """The name of the table that it fills."""
+        return str(self.table.kind.name)
+
+    def start(self, spark: SparkSession, *, every_s: float | None = None) -> StreamingQuery:
+        """Start the query: a batch every so many seconds, or with None only what is there now."""
+        made: Dataset = self.table.kind(
+            reduce(lambda frame, method: method(frame), self.chain, self.read(spark))
+        )
+        query = (
+            made.frame.writeStream.queryName(self.name)
+            .foreachBatch(self.table.publish)
+            .outputMode("append")
+        )
+        forget_torn_beginning(self.checkpoint)
+        query = query.option("checkpointLocation", uri(self.checkpoint))
+        if every_s is None:
+            return query.trigger(availableNow=True).start()
+        return query.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
+
+    def catch_up(self, spark: SparkSession, tries: int = 1) -> None:
+        """Take what is there now; if that fails, go on from the checkpoint, up to so many times."""
+        from pyspark.errors import StreamingQueryException
+
+        patience = Patience(self, tries)
+        while True:
+            try:
+                self.start(spark).awaitTermination()
+            except StreamingQueryException as error:
+                patience.take(error)
+            else:
+                return
+
+
+class Patience:
+    """How often a step may fail in a row, with nothing added to its table in between, before that is raised."""
+
+    def __init__(self, step: Step, tries: int) -> None:
+        self.step = step
+        self._tries = tries
+        self._failures = self._slow = 0
+        self._batches = step.table.batches
+
+    def take(self, error: Exception) -> None:
+        """Take a failure, or raise it if it is one too many."""
+        if self.step.table.batches > self._batches:
+            self._failures = self._slow = 0
+        self._batches = self.step.table.batches
+        text = str(error)
+        if SLOW in text:
+            self._slow += 1
+        else:
+            self._failures += 1
+        if self._failures >= self._tries or self._slow > MOST_SLOW:
+            raise error
+        log.warning(
+            "%s has failed and goes on from its checkpoint: %s", self.step.name, reason(text)
+        )
+
+
+def reason(text: str) -> str:
+    """Return the line of Spark's message that says why: what Python raised in there, or else the first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if SLOW in text:
+        return SLOW
+    if not raised:
+        return lines[0] if lines else "Spark gave no reason"
+    return raised[-1]["ours"] or raised[-1][0]
+
+
+class Pipeline:
+    """The three steps over a spool; tables and checkpoints are under ``root``."""
+
+    def __init__(self, root: Path | str, spool: Path | str, **source: str) -> None:
+        self.root, self.spool = Path(root).absolute(), Path(spool).absolute()
+        check_path(self.spool)
+        self._source = source
+        self.bronze, self.silver, self.gold = (
+            Table(self.root, kind) for kind in (Bronze, Silver, Gold)
+        )
+        self.tables: tuple[Table[Any], ...] = (self.bronze, self.silver, self.gold)
+        self.steps = (
+            self._step(self._messages, (), self.bronze),
+            self._step(
+                lambda spark: self.bronze.stream(spark).frame, (decode, give_types), self.silver
+            ),
+            self._step(
+                lambda spark: self.silver.stream(spark).frame, (keep_good, sum_up), self.gold
+            ),
+        )
+
+    def _step(
+        self,
+        read: Callable[[SparkSession], DataFrame],
+        chain: tuple[Method, ...],
+        table: Table[Any],
+    ) -> Step:
+        return Step(read, chain, table, self.root / "checkpoints" / table.kind.name)
+
+    def _messages(self, spark: SparkSession) -> DataFrame:
+        return (
+            spark.readStream.format("gapless")
+            .option("spool", str(self.spool))
+            .options(**self._source)
+            .load()
+        )
+
+    def prepare(self) -> None:
+        """Make the folders and count what is there."""
+        for table in self.tables:
+            table.prepare()
+
+    def follow(self, spark: SparkSession, every_s: float = 0.5) -> list[StreamingQuery]:
+        """Start all steps at once, each with a batch every so many seconds, until they are stopped."""
+        return [step.start(spark, every_s=every_s) for step in self.steps]
+
+    def catch_up(self, spark: SparkSession, tries: int = 1) -> None:
+        """Let one step after the other take what is there now; afterwards everything is in every table."""
+        for step in self.steps:
+            step.catch_up(spark, tries)

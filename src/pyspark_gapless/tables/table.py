@@ -1,0 +1,112 @@
+"""A table of Parquet files to which every micro-batch is added once, whoever reads it and whatever has crashed.
+
+On publishing: the rows of a batch are written into a folder beside the table, and that folder is
+moved into it by one rename, as ``batch=<id>``. So a batch is there with all of its rows or not at
+all, and the files of an attempt that failed never are. A batch that is there is left alone: Spark
+does a batch again after a crash, with the same rows.
+
+Nothing else belongs to the table: no log says which files count. Spark, DuckDB, pandas or
+``pyarrow`` read the folder and see every row once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from gapless.errors import ConfigError
+from pyspark_gapless.tables import Dataset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+D = TypeVar("D", bound=Dataset)
+
+BATCH: Final = "batch"
+"""The column by which the files of a table are parted: the micro-batch that a row came with."""
+AGE: Final = "36500d"
+"""Files are new until they have been read, however old they are."""
+_SPECIAL = re.compile(r"[][{}*?\\,:\n]")
+
+
+class Table(Generic[D]):
+    """The folder ``tables/<name>`` under ``root``, with rows of one kind of dataset."""
+
+    def __init__(self, root: Path, kind: type[D]) -> None:
+        check_path(root)
+        self.kind = kind
+        self.folder = root / "tables" / kind.name
+        self._staging = root / "staging" / kind.name
+        self.batches = self.rows = 0
+        """How many batches and rows there are."""
+
+    def prepare(self) -> None:
+        """Make the folder, throw away what an attempt that failed has left beside it, and count what is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._staging.mkdir(parents=True)
+        there = self.published()
+        self.batches, self.rows = len(there), sum(map(_rows_of, there.values()))
+
+    def publish(self, frame: DataFrame, batch: int) -> None:
+        """Add a micro-batch, if it is not there; made for ``foreachBatch``."""
+        target = self.folder / f"{BATCH}={batch}"
+        if target.exists():
+            return
+        staged = self._staging / f"{batch}-{secrets.token_hex(4)}"
+        # Not Spark's own old form of a time, which others take for something else or refuse.
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        frame.write.parquet(uri(staged))
+        rows = _rows_of(staged)
+        if not rows:
+            shutil.rmtree(staged)
+            return
+        (staged / "_SUCCESS").unlink(missing_ok=True)
+        os.utime(
+            staged
+        )  # the time at which the rows were there, for whoever wants to know how late they are
+        staged.rename(target)
+        self.batches += 1
+        self.rows += rows
+
+    def published(self) -> dict[int, Path]:
+        """Return the folders of the batches that are there, in their order."""
+        found = {int(path.name.partition("=")[2]): path for path in self.folder.glob(f"{BATCH}=*")}
+        return dict(sorted(found.items()))
+
+    def read(self, spark: SparkSession) -> D:
+        """Return all rows."""
+        return self.kind(spark.read.schema(self._ddl()).parquet(uri(self.folder)).drop(BATCH))
+
+    def stream(self, spark: SparkSession) -> D:
+        """Return the rows as a stream: those that are there, and those that will come."""
+        reader = spark.readStream.schema(self._ddl()).option("maxFileAge", AGE)
+        return self.kind(reader.parquet(uri(self.folder)).drop(BATCH))
+
+    def _ddl(self) -> str:
+        return f"{self.kind.ddl()}, {BATCH} bigint"
+
+
+def uri(path: Path) -> str:
+    """Return a path so that Spark looks for it on this machine, whatever its default file system is."""
+    return f"file:{path.absolute()}"
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that Spark would take for a pattern or for several."""
+    found = _SPECIAL.search(str(path.absolute()))
+    if found is not None:
+        raise ConfigError(
+            f"{path}: Spark takes {found[0]!r} in a path for something else; name another folder"
+        )
+
+
+def _rows_of(folder: Path) -> int:
+    """Return how many rows the files of a batch have, as their footers say."""
+    import pyarrow.parquet as pq
+
+    return sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("*.parquet"))

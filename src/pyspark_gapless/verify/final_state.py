@@ -1,0 +1,186 @@
+"""L1, L2, L3 and S16: what must hold at the end, among the lives that are there (those with a REST row)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.trace.schema import STREAM
+from pyspark_gapless.trace.trace import is_one_of
+from pyspark_gapless.verify.delivery_order import parts
+from pyspark_gapless.verify.views import at_end, counted_from
+from pyspark_gapless.verify.violations import says, span, together, violations
+from pyspark_gapless.verify.window_marks import knob, states
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+DATA = ("SEND", "REPAIR", "NAK_OUT", "SEND_ASIDE", "REPAIR_ASIDE")
+"""What a group at rest has no reason to send."""
+TALK = ("ACK_OUT", "TAIL_OUT", "GONE_OUT")
+"""What it may send only in answer to something that comes late."""
+ARRIVALS = (
+    "RX",
+    "STORE",
+    "DROPPED",
+    "ACK_IN",
+    "NAK_IN",
+    "TAIL_IN",
+    "GONE_IN",
+    "VOTE_IN",
+    "STABLE_IN",
+    "STORE_ASIDE",
+)
+"""Rows that show that something has come in."""
+
+
+def delivery(trace: Trace) -> DataFrame:
+    """L1: whatever a life has sent since another became a member of its view, that one has delivered.
+
+    Looked at when everything is over, not within a bound. Of streams that are numbered by view the
+    last one counts. Connections are left out: that one was closed, and what it had not delivered
+    was reported, is not in the trace. What a member has lost on the way is not held against its
+    sender either: the rest of a message whose beginning is gone may be lost, and messages are not
+    told apart in the trace. A sample shows it up to the last row it holds.
+    """
+    columns = (*STREAM, "member", "seqno_last")
+    passed = trace.rare("LOST").select(*columns)
+    passed = passed.unionAll(trace.of("DROPPED").where("reason = 'headless'").select(*columns))
+    ends = parts(trace).select(*columns).unionAll(passed).withColumnRenamed("member", "reader")
+    got = ends.groupBy(*STREAM, "reader").agg(F.max("seqno_last").alias("got"))
+    found = together_owed(trace).join(got, [*STREAM, "reader"], "left").fillna(0, "got")
+    # Whoever was given a state and nothing since has everything in it.
+    given = (
+        trace.rare("STATE_IN")
+        .select("seed", F.col("member").alias("reader"), F.lit(0).alias("got"))
+        .distinct()
+    )
+    found = found.join(F.broadcast(given), ["seed", "reader", "got"], "left_anti")
+    short = (
+        found.where("got < sent")
+        .withColumn("member", F.col("origin"))
+        .withColumnRenamed("reader", "peer")
+    )
+    message = says("%s has not delivered what it sent: it has %d of %d", "peer_name", "got", "sent")
+    return violations("L1", trace.named(short), message)
+
+
+def together_owed(trace: Trace) -> DataFrame:
+    """Return what each life at the end owes each other one: ``base + 1 .. sent`` of its streams to ``reader``."""
+    rest = at_end(trace)
+    ends = rest.select(
+        "seed", F.col("member").alias("origin"), "idx", "t_ns", F.col("view").alias("last_view")
+    )
+    readers = F.broadcast(rest.select("seed", F.col("member").alias("reader")))
+    every = trace.lives.where("own").select(
+        "seed", F.col("life").alias("origin"), F.greatest("every", F.lit(1)).alias("every")
+    )
+    high = trace.of("SEND").where("to = 0").groupBy(*STREAM).agg(F.max("seqno_last").alias("sent"))
+    high = high.join(F.broadcast(ends), ["seed", "origin"]).join(
+        F.broadcast(every), ["seed", "origin"]
+    )
+    high = high.where("to != 0 or epoch = 0 or epoch = last_view")
+    high = high.withColumn(
+        "sent",
+        F.when(
+            F.col("every") > 1, F.floor(F.col("sent") / F.col("every")) * F.col("every")
+        ).otherwise(F.col("sent")),
+    )
+    last = counted_from(trace).where("turn = last_turn and peer != member")
+    last = last.select(
+        "seed", F.col("member").alias("origin"), F.col("peer").alias("reader"), "base"
+    )
+    pairs = high.join(F.broadcast(last), ["seed", "origin"]).join(readers, ["seed", "reader"])
+    pairs = pairs.withColumn(
+        "base", F.when((F.col("to") != 0) | (F.col("epoch") > 0), 0).otherwise(F.col("base"))
+    )
+    return pairs.where("(to = 0 or to = reader) and sent > base").drop("every", "last_view")
+
+
+def stability(trace: Trace) -> DataFrame:
+    """L2: everything that a life has sent is acknowledged and delivered by itself; nobody waits for room."""
+    rest = F.broadcast(
+        at_end(trace).withColumnsRenamed(
+            {"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}
+        )
+    )
+    mine = states(trace).where("member = origin").groupBy("seed", "member", "origin")
+    own = mine.agg(F.max_by(F.struct("epoch", "last"), "last.idx").alias("of")).select(
+        "seed", "member", "origin", "of.*"
+    )
+    every = trace.lives.select(
+        "seed", F.col("life").alias("member"), F.greatest("every", F.lit(1)).alias("every")
+    )
+    own = (
+        own.select("seed", "member", "origin", "epoch", "last.*")
+        .join(rest, ["seed", "member"])
+        .join(F.broadcast(every), ["seed", "member"])
+    )
+    step = F.col("every")
+    held = own.where(F.floor(F.col("low") / step) < F.floor(F.col("high") / step)).withColumn(
+        "seqno", F.col("low") + 1
+    )
+    unseen = own.where(
+        F.floor(F.col("delivered") / step) < F.floor(F.col("high") / step)
+    ).withColumn("seqno", F.col("delivered") + 1)
+    waits = (
+        trace.of("BLOCK", "UNBLOCK")
+        .groupBy("seed", "member", "seqno")
+        .agg(
+            F.sum(F.when(is_one_of("BLOCK"), 1).otherwise(-1)).alias("open"),
+            F.max("idx").alias("idx"),
+            F.max("t_ns").alias("t_ns"),
+        )
+    )
+    waits = waits.where("open > 0").join(rest, ["seed", "member"])
+    return together(
+        violations(
+            "L2", held, says("its messages %d..%d are not released", F.col("low") + 1, "high")
+        ),
+        violations(
+            "L2", unseen, says("has not delivered its own %d..%d", F.col("delivered") + 1, "high")
+        ),
+        violations("L2", waits, says("send %d still waits for room", "seqno")),
+    )
+
+
+def _at_rest(trace: Trace, *events: str) -> DataFrame:
+    """Return rows that come after the REST row of their life."""
+    rest = F.broadcast(
+        at_end(trace).select(
+            "seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns")
+        )
+    )
+    return trace.of(*events).join(rest, ["seed", "member"]).where(F.col("idx") > F.col("rest_idx"))
+
+
+def quiet(trace: Trace) -> DataFrame:
+    """L3: a group at rest sends no data, nak or repair."""
+    found = trace.named(_at_rest(trace, *DATA))
+    return violations("L3", found, says("sends or asks for %s at rest", span()))
+
+
+def silence(trace: Trace) -> DataFrame:
+    """S16: a group at rest says nothing but for answers to what still arrives, and signs of life as often as is due.
+
+    An answer is what a life says within two ack delays of an arrival anywhere in its group.
+    """
+    delays = trace.lives.where("own").select(
+        "seed", F.col("life").alias("member"), knob("ack_delay_ns").alias("ack_delay_ns")
+    )
+    rows = _at_rest(trace, *TALK, *ARRIVALS).join(F.broadcast(delays), ["seed", "member"])
+    heard = F.max(F.when(is_one_of(*ARRIVALS), F.col("t_ns"))).over(
+        Window.partitionBy("seed").orderBy("t_ns").rangeBetween(Window.unboundedPreceding, 0)
+    )
+    rows = rows.withColumn("heard_ns", F.greatest(heard, "rest_ns"))
+    talk = rows.where(
+        is_one_of(*TALK) & (F.col("t_ns") > F.col("heard_ns") + 2 * F.col("ack_delay_ns"))
+    )
+    return violations(
+        "S16",
+        talk,
+        says("speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")),
+    )

@@ -1,0 +1,85 @@
+"""S4, and the bytes of S10: whoever speaks of the same messages of a stream has the same hash of them.
+
+Level 1 folds, for each life and each stretch of a stream, all hashes into one number: where the
+lives agree nothing more is looked at. Level 2 compares, in stretches where they do not (a late
+joiner and a run that was cut differently are enough for that), message range by message range.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_gapless.trace.schema import STREAM
+from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.verify.delivery_order import IN_ORDER, in_order
+from pyspark_gapless.verify.violations import says, span, violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+STRETCH = 1 << 16
+"""So many messages of a stream are compared as one."""
+SPAN = (*STREAM, "hash_first", "seqno_last")
+"""Rows that are equal in these speak of the same messages."""
+
+
+def integrity(trace: Trace) -> DataFrame:
+    """S4: the bytes delivered are the bytes sent.
+
+    Bytes are compared by their hash, over runs as they were delivered: of one that was cut where
+    its sender never cut the hash is only compared with that of others who cut it there. Where in
+    these bytes one message ends and the next begins is not in the hash.
+    """
+    rows = trace.of("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
+    stretch = F.floor(F.col("seqno_last") / STRETCH)
+    folded = F.bit_xor(F.xxhash64("hash_first", "seqno_last", "hash"))
+    sides = rows.groupBy(*STREAM, stretch.alias("stretch"), "member", "event").agg(
+        folded.alias("folded")
+    )
+    differ = sides.groupBy(*STREAM, "stretch").agg(
+        F.min("folded").alias("a"), F.max("folded").alias("b")
+    )
+    differ = differ.where("a != b").drop("a", "b")
+    doubtful = rows.withColumn("stretch", stretch).join(F.broadcast(differ), [*STREAM, "stretch"])
+    return violations(
+        "S4", _odd(doubtful), says("delivers other bytes as %s than were sent", span())
+    )
+
+
+def repairs_repeat(trace: Trace) -> DataFrame:
+    """S10, the bytes: a repair has the bytes of the original, wherever a row of the same messages is there.
+
+    Most repairs are of messages that their origin sent as one run: the few sends settle these. Only
+    for the rest, which were cut elsewhere or come from an origin that was not recorded, all
+    deliveries are looked through.
+    """
+    repairs = trace.of("REPAIR").where("hash_first > 0")
+    spans = repairs.select(*SPAN).distinct()
+    sends = trace.of("SEND").where("hash_first > 0").join(spans, [*SPAN], "left_semi")
+    rest = trace.once(
+        "repairs of no send",
+        lambda: spans.join(sends.select(*SPAN).distinct(), [*SPAN], "left_anti"),
+    )
+    others = in_order(trace).where("hash_first > 0").join(rest, [*SPAN], "left_semi")
+    wrong = _odd(repairs.unionByName(sends).unionByName(others)).where(is_one_of("REPAIR"))
+    return violations("S10", wrong, says("sends %s again with other bytes than before", span()))
+
+
+def _is_ordered() -> Column:
+    return is_one_of("SEND") | F.col("reason").isin(*IN_ORDER)
+
+
+def _odd(rows: DataFrame) -> DataFrame:
+    """Return the rows with another hash than the send of the same messages, or than the first row about them."""
+    sent = F.max(F.when(F.col("event") == code("SEND"), F.col("hash")))
+    known = rows.groupBy(*SPAN).agg(
+        F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),
+        F.min("hash").alias("a"),
+        F.max("hash").alias("b"),
+    )
+    known = known.where("a != b").drop("a", "b")
+    return rows.join(known, [*SPAN]).where("hash != true_hash")

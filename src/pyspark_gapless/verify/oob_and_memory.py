@@ -1,0 +1,157 @@
+"""S5, S13 and S14: out-of-band messages, hostile bytes, memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from gapless.wire.primitives import REASONS
+from pyspark_gapless.trace.trace import event_name, is_one_of, worked_out
+from pyspark_gapless.verify.views import at_end, rosters
+from pyspark_gapless.verify.violations import numbers, says, span, together, violations
+from pyspark_gapless.verify.window_marks import reaches, states
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+ASIDE = ("seed", "origin", "seqno")
+"""What names an out-of-band message; its numbers go on for a life."""
+REFUSED = ("group", "stranger", "incarnation", "own", "addressee")
+"""Why a datagram that decodes is refused as a whole."""
+MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
+"""All that a datagram that is refused may leave in the trace."""
+
+
+def out_of_band(trace: Trace) -> DataFrame:
+    """S5: out-of-band messages keep S1, S2 and S4, and whoever one was for and stays gets it; their order is free.
+
+    Unreliable messages have no numbers: nothing of them is shown.
+    """
+    got = trace.of("DELIVER").where("reason = 'out of band'")
+    got = got.withColumn("number", F.explode(numbers()))
+    sends = trace.of("SEND_ASIDE").select(
+        "seed", "origin", F.col("seqno").alias("number"), F.col("hash").alias("sent_hash")
+    )
+    sends = sends.dropDuplicates(["seed", "origin", "number"]).withColumn("was_sent", F.lit(True))
+    pairs = got.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
+    pairs = pairs.join(sends, ["seed", "origin", "number"], "left")
+    created = pairs.where("was_sent is null")
+    changed = pairs.where(
+        "hash_first = seqno and seqno = seqno_last and sent_hash != 0 and hash != sent_hash"
+    )
+    order = Window.partitionBy("seed", "member", "origin", "number").orderBy("idx")
+    again = got.withColumn("nth", F.row_number().over(order)).where("nth > 1")
+    return together(
+        violations("S5", created, says("delivers %s out of band, which was never sent so", span())),
+        violations(
+            "S5", changed, says("delivers other bytes as %s out of band than were sent", span())
+        ),
+        violations("S5", again, says("delivers %d out of band again", "number")),
+        _never_came(trace),
+    )
+
+
+def _never_came(trace: Trace) -> DataFrame:
+    """Return the out-of-band messages that somebody who stayed to the end has not got."""
+    rest = at_end(trace).select("seed", "member")
+    stayed = (
+        rosters(trace)
+        .where("turn = last_turn and peer != member")
+        .select("seed", "member", "peer", "since")
+    )
+    stayed = stayed.join(rest, ["seed", "member"]).join(
+        rest.withColumnRenamed("member", "peer"), ["seed", "peer"]
+    )
+    given = trace.rare("STATE_IN").select("seed", F.col("member").alias("peer")).distinct()
+    stayed = stayed.join(F.broadcast(given), ["seed", "peer"], "left_anti").withColumnRenamed(
+        "peer", "reader"
+    )
+    sends = trace.of("SEND_ASIDE").select(
+        "seed", "member", "origin", "view", "idx", "t_ns", "seqno", "peer"
+    )
+    owed = sends.join(F.broadcast(stayed), ["seed", "member"]).where(
+        "since <= view and (peer = 0 or peer = reader)"
+    )
+    got = (
+        trace.of("DELIVER")
+        .where("reason = 'out of band'")
+        .select(
+            "seed",
+            F.col("member").alias("reader"),
+            "origin",
+            F.explode(numbers()).alias("seqno"),
+        )
+    )
+    missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")
+    missing = trace.named(missing.withColumnRenamed("reader", "peer"))
+    return violations("S5", missing, says("%d out of band never came to %s", "seqno", "peer_name"))
+
+
+def hostile_bytes(trace: Trace) -> DataFrame:
+    """S13: a datagram that cannot be read is one counted drop, and nothing else happens in its step.
+
+    In simulated traces: there a step is one datagram.
+    """
+    # A frame inside a datagram may be dropped for a reason of the same name; that names who sent
+    # it.
+    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REASONS) & (F.col("peer") == 0))
+    return violations("S13", *_after(dropped, trace.rows.where(~is_one_of(*MAY_FOLLOW))))
+
+
+def strangers(trace: Trace) -> DataFrame:
+    """S15, strangers: a datagram that is not from a member, or not for this life, is dropped and moves no mark."""
+    # With a view comes what was kept for it, and some of that may be of strangers.
+    installs = F.broadcast(trace.rare("VIEW").select("seed", "member", "step"))
+    dropped = trace.of("DROPPED").where(F.col("reason").isin(*REFUSED))
+    dropped = dropped.join(installs, ["seed", "member", "step"], "left_anti")
+    moved = trace.of("STATE", "DELIVER").where(~is_one_of("STATE") | (F.col("high") > 0))
+    return violations("S15", *_after(dropped, moved))
+
+
+def _after(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
+    """Return those of ``rows`` that share a step with a datagram that was dropped, and what to say of them."""
+    steps = worked_out(
+        dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused"))
+    )
+    rows = rows.join(F.broadcast(steps), ["seed", "member", "step"])
+    return rows, says(
+        "a datagram that was refused as %s led to %s", "refused", event_name(F.col("event"))
+    )
+
+
+def memory(trace: Trace) -> DataFrame:
+    """S14: what a life stores in one view is at most its members times the reach of a window.
+
+    By what the marks say; what is kept for views to come, timers and tables are not in the trace.
+    """
+    sums = (
+        states(trace)
+        .groupBy("seed", "member", "view")
+        .agg(
+            F.sum("most").alias("stored"),
+            F.max("last.idx").alias("idx"),
+            F.max("last.t_ns").alias("t_ns"),
+        )
+    )
+    sizes = trace.rare("MEMBERS").select(
+        "seed", "member", "view", F.size(F.split("reason", " ")).alias("members")
+    )
+    sizes = sizes.dropDuplicates(["seed", "member", "view"])
+    sums = sums.join(F.broadcast(sizes), ["seed", "member", "view"]).join(
+        F.broadcast(reaches(trace)), ["seed", "member"]
+    )
+    over = sums.where(F.col("stored") > F.col("members") * F.col("reach"))
+    return violations(
+        "S14",
+        over,
+        says(
+            "stores %d messages in view %d, %d members times %d may be",
+            "stored",
+            "view",
+            "members",
+            "reach",
+        ),
+    )

@@ -1,0 +1,134 @@
+"""The list of checks: for each invariant that a trace can show one pure function from a trace to its violations.
+
+The list is that of the simulator (``gapless.sim.checkers.stream_safety.CHECKS``), but for
+:data:`NOT_SHOWN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_gapless.verify import (
+    acks,
+    delivery_order,
+    final_state,
+    integrity,
+    oob_and_memory,
+    retransmission,
+    views as groups,
+    window_marks,
+)
+from pyspark_gapless.verify.violations import together
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+
+class Check(NamedTuple):
+    """One invariant: its name in docs/invariants.md, the function, and the events that it looks at.
+
+    ``whole``: it needs every row of a life, and leaves out lives that were sampled. ``simulated``:
+    why it looks only at simulated traces, if so.
+    """
+
+    id: str
+    name: str
+    look: Callable[[Trace], DataFrame]
+    events: tuple[str, ...]
+    whole: bool = True
+    simulated: str = ""
+
+    def __call__(self, trace: Trace) -> DataFrame:
+        """Return the violations of this invariant."""
+        return self.look(trace.whole if self.whole else trace)
+
+
+def acks_are_true(trace: Trace) -> DataFrame:
+    """S8: a life acknowledges only what it has delivered, and each ack that comes in is one that was sent."""
+    return together(window_marks.history(trace, "S8"), acks.acks_were_sent(trace))
+
+
+def repairs_are_exact(trace: Trace) -> DataFrame:
+    """S10: a repair was asked for, is of what is stored, and has the bytes of the original."""
+    return together(
+        retransmission.repairs_are_asked_for(trace),
+        window_marks.history(trace, "S10"),
+        integrity.repairs_repeat(trace),
+    )
+
+
+def naks_are_legal(trace: Trace) -> DataFrame:
+    """S11: a nak names what exists and is not there, goes to who may be asked, and does not come too soon."""
+    return together(
+        window_marks.history(trace, "S11"),
+        window_marks.naks_exist(trace),
+        retransmission.naks_are_paced(trace),
+    )
+
+
+def views(trace: Trace) -> DataFrame:
+    """S15: views are the same for all and rise; whoever is not in them changes nothing (in simulated traces)."""
+    return (
+        together(groups.views(trace), oob_and_memory.strangers(trace))
+        if trace.simulated
+        else groups.views(trace)
+    )
+
+
+_ALL = (
+    Check("S1", "no creation", delivery_order.no_creation, ("SEND", "DELIVER"), whole=False),
+    Check("S2", "no duplicate", delivery_order.no_duplicate, ("DELIVER",), whole=False),
+    Check(
+        "S3",
+        "gapless prefix",
+        delivery_order.gapless_prefix,
+        ("DELIVER", "START", "LOST"),
+        whole=False,
+    ),
+    Check("S4", "integrity", integrity.integrity, ("SEND", "DELIVER"), whole=False),
+    Check("S5", "out of band", oob_and_memory.out_of_band, ("SEND_ASIDE", "STORE_ASIDE")),
+    Check("S6", "window", window_marks.window, ("STATE",)),
+    Check("S7", "marks", window_marks.marks, ("STATE",)),
+    Check("S8", "acks are true", acks_are_true, ("ACK_OUT", "ACK_IN")),
+    Check("S9", "purge is safe", acks.purge_is_safe, ("PURGE",)),
+    Check("S10", "repairs are exact", repairs_are_exact, ("REPAIR",)),
+    Check("S11", "naks are legal", naks_are_legal, ("NAK_OUT",)),
+    Check("S12", "acceptance", window_marks.acceptance, ("STORE", "DROPPED")),
+    Check(
+        "S13",
+        "hostile bytes",
+        oob_and_memory.hostile_bytes,
+        ("DROPPED",),
+        simulated="a real process takes several datagrams in a step",
+    ),
+    Check("S14", "memory", oob_and_memory.memory, ("STATE",)),
+    Check("S15", "views", views, ("VIEW", "MEMBERS"), whole=False),
+    Check("S16", "silence", final_state.silence, ("REST",)),
+    Check("L1", "delivery", final_state.delivery, ("REST",), whole=False),
+    Check("L2", "stability", final_state.stability, ("REST",), whole=False),
+    Check("L3", "quiet", final_state.quiet, ("REST",)),
+    Check(
+        "L4",
+        "cost",
+        retransmission.cost,
+        ("TX",),
+        simulated="only the simulator knows what its network lost",
+    ),
+    Check("L6", "one group", groups.one_group, ("REST",), whole=False),
+)
+CHECKS = {check.id: check for check in _ALL}
+"""Every check of a trace, by the id of its invariant."""
+
+NOT_SHOWN = {
+    "S17": "determinism compares two runs of one seed; one trace is one run",
+    "S18": "the books of a link are kept by the simulated network, which is no life",
+    "S20": "the frame by which a member asks to leave is not in the trace",
+    "S21": "whether a suspicion has a reason is known only to who makes the faults",
+    "S22": "what a state holds is known only to the application",
+    "S23": "what is on a disk is not in the trace; the collector's own check looks at it",
+    "L5": "that the goal can be reached from every state takes an exhaustive search",
+}
+"""The invariants that no trace can show, and why."""

@@ -1,0 +1,152 @@
+"""S10, S11 and L4: repairs are asked for, naks are paced, and neither costs more than was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.trace.schema import AT
+from pyspark_gapless.trace.trace import code, is_one_of
+from pyspark_gapless.verify.violations import count, numbers, says, span, together, violations
+from pyspark_gapless.verify.window_marks import knob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyspark_gapless.trace import Trace
+
+SLOWEST_PERCENT = 94
+"""A clock of a simulated life may run 5 % fast: an interval may take as much less, and a little by rounding."""
+ONE_BLOCK = 256
+"""Stored runs are looked up by blocks of so many messages."""
+
+
+def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
+    """Return a row for each message of the ranges, as ``number``."""
+    return rows.select(*AT, *columns, F.explode(numbers()).alias("number"))
+
+
+def repairs_are_asked_for(trace: Trace) -> DataFrame:
+    """S10, the question: a repair is of what was asked for before at the same life, unless it is marked as unasked.
+
+    That all that was asked for and is stored is answered is left to the simulator.
+    """
+    asked = each_seqno(trace.of("NAK_IN"), "idx").withColumnRenamed("idx", "asked")
+    asked = asked.groupBy(*AT, "number").agg(F.min("asked").alias("asked"))
+    made = each_seqno(
+        trace.of("REPAIR").where("reason != 'unasked'"), "idx", "t_ns", "seqno", "seqno_last"
+    )
+    unasked = made.join(asked, [*AT, "number"], "left").where("asked is null or asked > idx")
+    unasked = unasked.dropDuplicates(["seed", "member", "idx"])
+    return violations(
+        "S10", unasked, says("sends %s again, but nobody has asked for %d", span(), "number")
+    )
+
+
+def naks_are_paced(trace: Trace) -> DataFrame:
+    """S11, the pace: a message is asked for again only after ``min_retry``, and never while it is stored.
+
+    By the clock that the machine was told: a process may be kept from writing down what it has
+    decided. Compared within one view, for when a member comes back its stream begins anew. How long
+    a gap must have been there before it is asked for is left to the simulator.
+    """
+    retry = F.when(F.col("knobs")["adaptive_grace"] == "false", knob("xmit_interval_ns")).otherwise(
+        knob("min_retry_ns")
+    )
+    pace = trace.lives.where("own").select(
+        "seed", F.col("life").alias("member"), retry.alias("retry_ns")
+    )
+    told_ns = F.when(F.col("sent_ns") > 0, F.col("sent_ns")).otherwise(
+        F.col("t_ns")
+    )  # older traces do not say it
+    naks = trace.of("NAK_OUT").where("to = 0").withColumn("asked_ns", told_ns)
+    named = each_seqno(naks, "idx", "t_ns", "asked_ns", "view", "seqno", "seqno_last")
+    order = Window.partitionBy(*AT, "number").orderBy("idx")
+    before = F.lag(F.struct("asked_ns", "view")).over(order)
+    named = named.withColumn("before", before).withColumn(
+        "pause_ns", F.col("asked_ns") - F.col("before.asked_ns")
+    )
+    hasty = named.where("view = before.view").join(F.broadcast(pace), ["seed", "member"])
+    hasty = hasty.where(F.col("pause_ns") * 100 < F.col("retry_ns") * SLOWEST_PERCENT)
+    hasty = hasty.dropDuplicates(["seed", "member", "idx"])
+    again = says(
+        "asks for %d again after %d ns, %d is the shortest pause", "number", "pause_ns", "retry_ns"
+    )
+    return together(violations("S11", hasty, again), _held(trace))
+
+
+def _held(trace: Trace) -> DataFrame:
+    """Return the naks for what was stored, whole, before."""
+    block = F.floor(F.col("number") / ONE_BLOCK)
+    asked = each_seqno(
+        trace.of("NAK_OUT"), "idx", "t_ns", "view", "seqno", "seqno_last"
+    ).withColumn("block", block)
+    blocks = asked.select(*AT, "block").distinct()
+    stored = (
+        trace.of("STORE")
+        .where(F.col("k") == count())
+        .select(
+            *AT,
+            "view",
+            F.col("idx").alias("stored_idx"),
+            F.col("seqno").alias("first"),
+            F.col("seqno_last").alias("last"),
+            F.explode(numbers(ONE_BLOCK)).alias("block"),
+        )
+    )
+    stored = stored.join(F.broadcast(blocks), [*AT, "block"], "left_semi")
+    held = asked.join(stored, [*AT, "view", "block"]).where(
+        "number between first and last and stored_idx < idx"
+    )
+    held = held.dropDuplicates(["seed", "member", "idx"])
+    return violations("S11", held, says("asks for %s, but has stored %d", span(), "number"))
+
+
+def cost(trace: Trace) -> DataFrame:
+    """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without any loss no naks and no repairs.
+
+    Looked at in simulated runs in which loss is the only fault, and views are told: the network of
+    real processes tells nobody what it loses.
+    """
+    alone = (
+        trace.lives.where("own and knobs['character'] in ('calm', 'loss')")
+        .select("seed")
+        .distinct()
+    )
+    kind = F.split("frame_id", " ")[0]
+    by_themselves = (
+        trace.of("TX").where(kind.isin("ALIVE", "BEACON", "JOIN")).select("seed").distinct()
+    )
+    alone = alone.join(by_themselves, "seed", "left_anti")
+    sums = _costs(trace).join(F.broadcast(alone), "seed")
+    dear = sums.where("repairs > 1.5 * lost + bursts")
+    idle = sums.where("lost = 0 and naks > 0")
+    much = says("%d repairs for %d lost data frames in %d bursts", "repairs", "lost", "bursts")
+    return together(
+        violations("L4", dear, much),
+        violations("L4", idle, says("%d naks, but nothing was lost", "naks")),
+    )
+
+
+def _costs(trace: Trace) -> DataFrame:
+    """Return for each seed the repairs, the naks, the data frames that were lost, and in how many bursts."""
+    frames = trace.of("TX", "NET_DROP").where(F.split("frame_id", " ")[0].isin("DATA", "REPAIR"))
+    link = Window.partitionBy("seed", "member", "peer").orderBy("idx")
+    follows = F.lead(F.struct("event", "frame_id")).over(link)
+    frames = frames.withColumn("follows", follows).where(is_one_of("TX"))
+    lost = (F.col("follows.event") == code("NET_DROP")) & (
+        F.col("follows.frame_id") == F.col("frame_id")
+    )
+    frames = frames.withColumn("lost", F.coalesce(lost, F.lit(False)))
+    begins = F.col("lost") & ~F.lag("lost", 1, False).over(link)
+    frames = frames.withColumn("begins", begins)
+    losses = frames.groupBy("seed").agg(
+        F.count_if("lost").alias("lost"), F.count_if("begins").alias("bursts")
+    )
+    asked = trace.of("REPAIR", "NAK_OUT").where("to = 0").groupBy("seed")
+    spent = asked.agg(
+        F.count_if(is_one_of("REPAIR")).alias("repairs"),
+        F.count_if(is_one_of("NAK_OUT")).alias("naks"),
+    )
+    return spent.join(losses, "seed", "left").fillna(0, ["lost", "bursts"])

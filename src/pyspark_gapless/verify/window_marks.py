@@ -1,0 +1,225 @@
+"""S6, S7 and parts of S8, S10, S11 and S12: what a life does fits to the marks that it tells.
+
+All of them compare a row with the marks that the life told before it, so they share one sort by
+life and stream, and are worked out together (:func:`history`).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window, functions as F  # noqa: N812
+
+from pyspark_gapless.trace.schema import AT, STREAM
+from pyspark_gapless.trace.trace import is_one_of
+from pyspark_gapless.verify.delivery_order import sent, without_returns
+from pyspark_gapless.verify.violations import VIOLATION, count, says, span, together, violations
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, WindowSpec
+
+    from pyspark_gapless.trace import Trace
+
+DATA_REASONS = ("duplicate", "old", "far", "full")
+"""Why messages of a run that arrived are not taken."""
+LOOKED_AT = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
+"""The events that are compared with marks."""
+
+
+def reaches(trace: Trace) -> DataFrame:
+    """Return how far the windows of each life may reach."""
+    return (
+        trace.rare("BEGIN")
+        .where("high > 0")
+        .groupBy("seed", "member")
+        .agg(F.max("high").alias("reach"))
+    )
+
+
+def knob(name: str) -> Column:
+    """Return a knob of the lives as a number."""
+    return F.col("knobs")[name].cast("bigint")
+
+
+def states(trace: Trace) -> DataFrame:
+    """Return for each stream at each life and view its last marks, and the most that was stored."""
+    begin = F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
+    last = F.max_by(F.struct("idx", "t_ns", "low", "delivered", "high"), "idx").alias("last")
+    most = F.max(F.col("high") - begin).alias("most")
+    return trace.once("states", lambda: trace.of("STATE").groupBy(*AT, "view").agg(last, most))
+
+
+def history(trace: Trace, check: str) -> DataFrame:
+    """Return the violations of one check among those that compare rows with marks."""
+    return (
+        trace.once("history", lambda: _history(trace))
+        .where(F.col("check") == check)
+        .select(*VIOLATION)
+    )
+
+
+def _history(trace: Trace) -> DataFrame:
+    """Go through the rows of each stream at each life, with the marks before each of them.
+
+    ``then_low`` and the like are the marks of the last STATE row before, ``soon_high`` and the like
+    those at the end of the same step; ``reach`` is null for a life that has not told it.
+    """
+    columns = (
+        *AT,
+        "idx",
+        "step",
+        "t_ns",
+        "event",
+        "view",
+        "seqno",
+        "seqno_last",
+        "low",
+        "delivered",
+        "high",
+        "reason",
+    )
+    rows = trace.of(*LOOKED_AT).where("to = 0").select(*columns)
+    rows = rows.where(~is_one_of("DROPPED") | F.col("reason").isin(*DATA_REASONS))
+    order = Window.partitionBy(*AT).orderBy("step", "idx")
+    step = Window.partitionBy(*AT).orderBy("step")
+    then = order.rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumns(
+        {f"then_{mark}": _told(mark, then) for mark in ("low", "delivered", "high", "view")}
+    )
+    soon = step.rangeBetween(Window.unboundedPreceding, 0)
+    rows = rows.withColumns({f"soon_{mark}": _told(mark, soon) for mark in ("delivered", "high")})
+    rows = rows.join(F.broadcast(reaches(trace)), ["seed", "member"], "left")
+    rules = _rules()
+    # Few rows are wrong: what is said of them is made up for these alone.
+    rows = rows.where(reduce(or_, (wrong for _, wrong, _ in rules)))
+    each = (
+        F.when(wrong, F.struct(F.lit(check).alias("check"), text.alias("message")))
+        for check, wrong, text in rules
+    )
+    rows = rows.withColumn("found", F.explode(F.array_compact(F.array(*each))))
+    rows = rows.withColumn("seqno", F.greatest("seqno", "seqno_last", "high"))
+    told = rows.select(
+        "found.check", *AT, "idx", "t_ns", "seqno", "found.message", "view", "then_view"
+    )
+    return without_returns(trace, told)
+
+
+def _told(mark: str, where: WindowSpec) -> Column:
+    return F.last(F.when(is_one_of("STATE"), F.col(mark)), ignorenulls=True).over(where)
+
+
+def _rules() -> list[tuple[str, Column, Column]]:
+    """Return what is wrong and what to say of it, by check."""
+    state = is_one_of("STATE")
+    low, delivered, high = F.col("low"), F.col("delivered"), F.col("high")
+    reach = F.col("reach")
+    then = {mark: F.col(f"then_{mark}") for mark in ("low", "delivered", "high")}
+    soon = {mark: F.col(f"soon_{mark}") for mark in ("delivered", "high")}
+    first, last = F.col("seqno"), F.col("seqno_last")
+    begin = F.when(F.col("member") == F.col("origin"), low).otherwise(delivered)
+    has = F.coalesce(soon["delivered"], F.lit(0))
+    stored, dropped = is_one_of("STORE"), is_one_of("DROPPED")
+    back = (low < then["low"]) | (delivered < then["delivered"]) | (high < then["high"])
+    limit = soon["delivered"] + reach
+    return [
+        (
+            "S6",
+            state & (high - begin > reach),
+            says("its window reaches from %d to %d, %d are allowed", begin, high, reach),
+        ),
+        (
+            "S7",
+            state & ((low > delivered) | (delivered > high)),
+            says("its marks are out of order: %d, %d, %d", low, delivered, high),
+        ),
+        (
+            "S7",
+            state & back,
+            says(
+                "its marks went back from %d, %d, %d to %d, %d, %d",
+                *(then["low"], then["delivered"], then["high"]),
+                *(low, delivered, high),
+            ),
+        ),
+        ("S8", is_one_of("ACK_OUT") & (last > has), says("acknowledges %d, it has %d", last, has)),
+        (
+            "S10",
+            is_one_of("REPAIR") & (first <= then["low"]),
+            says("sends %s again, but has let go up to %d", span(), then["low"]),
+        ),
+        (
+            "S11",
+            is_one_of("NAK_OUT") & (first <= then["delivered"]),
+            says("asks for %s, but has delivered %d", span(), then["delivered"]),
+        ),
+        (
+            "S12",
+            stored & (last <= then["delivered"]),
+            says("takes %s, but has delivered %d", span(), then["delivered"]),
+        ),
+        (
+            "S12",
+            stored & (first > limit),
+            says("takes %s, but %d is the last in reach", span(), limit),
+        ),
+        (
+            "S12",
+            dropped & (F.col("reason") == "far") & (last <= then["delivered"] + reach),
+            says("drops %s as too far, but has delivered %d", span(), then["delivered"]),
+        ),
+        (
+            "S12",
+            dropped & F.col("reason").isin("old", "duplicate") & (first > soon["high"]),
+            says(
+                "drops %s as %s, but %d is the last it has", span(), F.col("reason"), soon["high"]
+            ),
+        ),
+    ]
+
+
+def window(trace: Trace) -> DataFrame:
+    """S6: no window reaches further than it may; how far stands in the row of the life's beginning.
+
+    The marks are those that the machine tells; of connections it tells none.
+    """
+    return history(trace, "S6")
+
+
+def marks(trace: Trace) -> DataFrame:
+    """S7: low <= delivered <= high, and none of them goes down while the origin stays a member."""
+    return history(trace, "S7")
+
+
+def naks_exist(trace: Trace) -> DataFrame:
+    """S11, the other end: a nak names what was sent, and goes to the origin, or to a holder where that is allowed."""
+    naks = trace.of("NAK_OUT")
+    far = (
+        naks.join(trace.recorded("origin"), ["seed", "origin"], "left_semi")
+        .join(F.broadcast(sent(trace)), [*STREAM], "left")
+        .where(F.col("seqno_last") > F.coalesce("sent", F.lit(0)))
+    )
+    message = says("asks for %s, but only %d were sent", span(), F.coalesce("sent", F.lit(0)))
+    anybody = trace.recorded("member", "knobs['xmit_from_random_member'] = 'true'")
+    astray = trace.named(
+        naks.where("peer != origin").join(anybody, ["seed", "member"], "left_anti")
+    )
+    elsewhere = says("asks %s for %s, which is not its origin", "peer_name", span())
+    return together(violations("S11", far, message), violations("S11", astray, elsewhere))
+
+
+def acceptance(trace: Trace) -> DataFrame:
+    """S12: what is taken is in range; what is dropped is dropped for the right reason; each message is one of both.
+
+    A run that arrived and of which nothing is told cannot be seen.
+    """
+    told = (is_one_of("STORE") & (F.col("k") != count())) | (
+        is_one_of("DROPPED") & F.col("reason").isin(*DATA_REASONS)
+    )
+    rows = trace.of("STORE", "DROPPED").where("to = 0").where(told)
+    runs = rows.groupBy(*AT, "step", "seqno", "seqno_last")
+    sums = runs.agg(F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns"))
+    odd = sums.where(F.col("k") % count() != 0)
+    uneven = violations("S12", odd, says("of %s that arrived %d are taken or dropped", span(), "k"))
+    return together(history(trace, "S12"), uneven)

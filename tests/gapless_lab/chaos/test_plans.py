@@ -1,0 +1,59 @@
+"""What a seed draws, and what a plan refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gapless.errors import ConfigError
+from gapless_lab.chaos.plan import DRIVER, GROUP_SIDE, SPARK_SIDE, VICTIMS, Plan
+
+SEEDS = range(1, 21)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_seed_kills_each_of_the_four(seed: int) -> None:
+    plan = Plan(seed)
+    victims = Counter(blow.victim for blow in (*plan.group_blows, *plan.spark_blows))
+    assert victims.keys() >= {*GROUP_SIDE, *SPARK_SIDE}
+    assert victims.total() == plan.group_kills + plan.spark_kills
+    assert victims[DRIVER] == 1
+
+
+def test_a_seed_is_the_same_again_and_others_differ() -> None:
+    plans = [(Plan(seed).group_blows, Plan(seed).spark_blows) for seed in SEEDS]
+    assert plans == [(Plan(seed).group_blows, Plan(seed).spark_blows) for seed in SEEDS]
+    assert len({str(plan) for plan in plans}) == len(plans)
+
+
+def test_twenty_seeds_kill_everybody_in_every_order() -> None:
+    orders = set()
+    for seed in SEEDS:
+        spark = [blow.victim for blow in Plan(seed).spark_blows]
+        orders.add(tuple(victim for victim in spark if victim in SPARK_SIDE)[:2])
+        orders.add(tuple(blow.victim for blow in Plan(seed).group_blows)[:2])
+    assert orders >= {("driver", "executor"), ("executor", "driver")}
+    assert orders >= {("producer", "collector"), ("collector", "producer")}
+    drawn = {
+        blow.victim for seed in SEEDS for blow in Plan(seed).spark_blows + Plan(seed).group_blows
+    }
+    assert drawn == set(VICTIMS)
+    assert {
+        blow.whole for seed in SEEDS for blow in Plan(seed).spark_blows if blow.victim == DRIVER
+    } == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"producers": 0}, "1 to 16"),
+        ({"rate": 0}, "1 to 20,000"),
+        ({"loss": 0.9}, "0 to 0.5"),
+        ({"group_kills": 1}, "2 to 100"),
+        ({"spark_kills": 1}, "2 to 100"),
+    ],
+)
+def test_a_plan_says_what_it_expects(wrong: dict[str, float], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        Plan(1, **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""Processes that are watched and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gapless_lab.chaos.processes import (
+    ChaosError,
+    Process,
+    descendants,
+    is_running,
+    wait_gone,
+    wait_until,
+)
+
+CHILD = "import sys; print('child', flush=True); sys.stdin.read()"
+FAMILY = f"""\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE)
+print("parent", child.pid, flush=True)
+sys.stdin.read()
+"""
+STUBBORN = "import signal; print('here', flush=True); signal.pause()"
+
+
+def start(folder: Path, program: str) -> Process:
+    return Process("one", [sys.executable, "-c", program], folder, dict(os.environ))
+
+
+def family(folder: Path) -> tuple[Process, int]:
+    process = start(folder, FAMILY)
+    process.until(lambda: process.heard >= 2, "both have spoken", 60)
+    (line,) = [line for line in process.lines if line.startswith("parent")]
+    return process, int(line.split()[1])
+
+
+def test_a_kill_takes_the_children_along(tmp_path: Path) -> None:
+    process, child = family(tmp_path)
+    assert child in descendants(process.pid)
+    process.kill()
+    assert process.exit_code == -signal.SIGKILL
+    assert not is_running(child)
+
+
+def test_orphans_are_waited_for(tmp_path: Path) -> None:
+    process, child = family(tmp_path)
+    process.kill(children=False)
+    assert not is_running(child), "it has ended by itself, for its standard input has"
+
+
+def test_a_process_that_has_ended_is_not_killed(tmp_path: Path) -> None:
+    process = start(tmp_path, "pass")
+    assert process.end(60) == 0
+    process.kill()
+    assert process.exit_code == 0
+
+
+def test_processes_do_not_outlive_who_has_started_them(tmp_path: Path) -> None:
+    program = f"""\
+import os, sys
+from pathlib import Path
+from gapless_lab.chaos.processes import Process
+one = Process("one", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path)!r}), dict(os.environ))
+one.until(lambda: one.heard, "it speaks", 60)
+print(one.pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert is_running(child)
+    parent.kill()
+    wait_gone([child], 60)
+    parent.communicate()
+    assert not is_running(child)
+
+
+def test_waiting_ends_with_the_process_or_the_time(tmp_path: Path) -> None:
+    process = start(
+        tmp_path, "import sys; print('first'); print('oh no', file=sys.stderr); sys.exit(3)"
+    )
+    with pytest.raises(
+        ChaosError,
+        match=r"a second line: it has ended with code 3; it said: first; complaints: oh no",
+    ):
+        process.until(lambda: process.heard > 1, "a second line", 60)
+    with pytest.raises(ChaosError, match="nothing comes within 0 s"):
+        wait_until(lambda: False, "nothing comes", 0.1)
+    process.kill()

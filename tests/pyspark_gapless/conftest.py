@@ -1,0 +1,23 @@
+"""One Spark for all tests that need one; they share an xdist group, so that only one worker starts a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gapless_lab.chaos.spark_driver import QUICK
+from pyspark_gapless.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    running = session(
+        "tests", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK}
+    )
+    yield running
+    running.stop()

@@ -1,0 +1,23 @@
+"""A driver of its own: ``python sink_driver.py '{"input": …, "checkpoint": …, "options": {…}}'`` publishes files."""
+
+import json
+import sys
+
+from gapless_lab.chaos.spark_driver import QUICK
+from pyspark_gapless.session import session
+
+
+def main(given: str) -> None:
+    told = json.loads(given)
+    spark = session("sink", master="local[2,3]", settings={"spark.driver.extraJavaOptions": QUICK})
+    rows = (
+        spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(told["input"])
+    )
+    writer = rows.writeStream.format("gapless").options(**told["options"])
+    writer.option("checkpointLocation", told["checkpoint"]).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,54 @@
+"""What the tests of sweeps share: a small sweep, and rows to compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark_gapless.sweep.cell import code_digest
+from pyspark_gapless.sweep.grid_file import read_grid
+from pyspark_gapless.sweep.results import Results, Wanted
+from pyspark_gapless.sweep.schema import COLUMNS
+from pyspark_gapless.sweep.task import Run, row_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = """
+[grid]
+profile = ["nakack4", "ordered"]
+members = 2
+loss = [0, 20]
+capacity = 4
+
+[work]
+messages = 6
+
+[hunt]
+messages = 3
+members = 2
+"""
+"""Four cells of a grid and two hunts, of a few milliseconds each."""
+
+WHERE = ("cpu_s", "python")
+"""The columns that say where and how a run was done, and not what came of it."""
+
+
+def small(seeds: int, text: str = SMALL) -> Wanted:
+    return Wanted(read_grid(text), range(seeds), code_digest())
+
+
+def rows_in_process(wanted: Wanted) -> list[dict[str, Any]]:
+    """Return the rows of all runs, done here one after the other."""
+    runs = [Run(cell, seed) for cell in wanted.cells for seed in wanted.seeds]
+    return comparable([row_of(run, wanted.code) for run in runs])
+
+
+def rows_of(folder: Path, wanted: Wanted) -> list[dict[str, Any]]:
+    """Return the rows that a sweep has left in a folder."""
+    return comparable([row for batch in Results(folder).scan(wanted) for row in batch.to_pylist()])
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in an order of their own, without what says where they were made."""
+    told = [{name: row[name] for name in COLUMNS if name not in WHERE} for row in rows]
+    return sorted(told, key=lambda row: (row["key"], row["seed"]))
