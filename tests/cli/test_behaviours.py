@@ -82,7 +82,7 @@ def test_a_mark_that_names_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_checkout_is_found_from_a_folder_inside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(checkout(tmp_path) / "tests" / "core")
+    monkeypatch.chdir(checkout(tmp_path) / "tests" / "protocol")
     assert answer(capsys)[0] == 0
 
 

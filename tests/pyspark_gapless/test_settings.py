@@ -172,4 +172,4 @@ def test_the_zip_holds_both_packages_and_works_alone(tmp_path: Path) -> None:
 
 
 def test_where_the_packages_of_this_process_are() -> None:
-    assert (package_root() / "pyspark_gapless" / "shipping.py").is_file()
+    assert (package_root() / "pyspark_gapless" / "datasource.py").is_file()

@@ -333,7 +333,7 @@ def test_nothing_delivered_and_nothing_lost_divide_nothing() -> None:
 KILLED = """
 import sys, threading
 from pathlib import Path
-from pyspark_gapless.sweep import run as running
+from pyspark_gapless.sweep import runner as running
 from pyspark_gapless.sweep.grid_file import read_grid
 
 running.LEAST_WRITE_S = 0.0

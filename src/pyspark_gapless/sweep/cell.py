@@ -16,7 +16,7 @@ from pyspark_gapless.sweep.schema import GRID, MEMBERSHIP
 if TYPE_CHECKING:
     from gapless.config import Config
 
-SIMULATED = ("core", "wire", "sim", "trace")
+SIMULATED = ("protocol", "wire", "faults", "sim", "trace")
 """The parts of the package that have a say in what comes of a simulated run, beside the files at its top."""
 
 
